@@ -1,0 +1,142 @@
+"""What may watch a run: the callback interface, and the built-in ones that print and write.
+
+Callbacks run on every rank, in the order given; the built-in ones act on the root alone. One that raises ends
+the job. ``trainer.request_stop()`` in any hook, on any rank, stops all ranks together after the next step::
+
+    on_fit_begin
+        for each epoch
+            for each global batch:  train step, then on_step_end
+            on_epoch_end
+            evaluation, then on_evaluate
+            checkpoint, then on_checkpoint
+    on_fit_end
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorboardX import SummaryWriter
+
+if TYPE_CHECKING:
+    from hvdtrain.run_folder import RunFolder
+    from hvdtrain.step import StepResult
+    from hvdtrain.trainer import Trainer
+
+Row = Mapping[str, Any]
+
+_log = logging.getLogger("hvdtrain.progress")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a callback learns of one update.
+
+    Attributes:
+        global_step: Updates so far, this one included.
+        epoch: The epoch, from 1.
+        result: Sums over all ranks.
+        row: The row of metrics, on steps that log one.
+    """
+
+    global_step: int
+    epoch: int
+    result: StepResult
+    row: Row | None
+
+
+class Callback:
+    """Base of all callbacks; each hook does nothing until it is overridden."""
+
+    def on_fit_begin(self, trainer: Trainer) -> None:
+        """Run after the state is equal on all ranks, before the first step."""
+
+    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+        """Run after every optimizer update."""
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int) -> None:
+        """Run after the last step of an epoch, counted from 1."""
+
+    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
+        """Run after an evaluation with its row of metrics, equal on all ranks."""
+
+    def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
+        """Run after a checkpoint was committed."""
+
+    def on_fit_end(self, trainer: Trainer, summary: Row) -> None:
+        """Run after the last step, evaluation and checkpoint."""
+
+
+class Progress(Callback):
+    """One plain line per row of metrics, through the ``hvdtrain.progress`` logger."""
+
+    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+        """Log the row of training metrics."""
+        if report.row is not None:
+            self._line(trainer, report.row)
+
+    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
+        """Log the row of an evaluation."""
+        self._line(trainer, row)
+
+    def _line(self, trainer: Trainer, row: Row) -> None:
+        if trainer.topology.is_root:
+            shown = {k: v for k, v in row.items() if k not in ("event", "epoch", "global_step", "samples_seen")}
+            values = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
+            _log.info("%-5s epoch %d  step %d  %s", row["event"], row["epoch"], row["global_step"], values)
+
+
+class JsonLines(Callback):
+    """Appends every row to ``metrics.jsonl``."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        """Write into ``folder``; other ranks have none."""
+        self._folder = folder
+
+    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+        """Append the row of training metrics."""
+        if report.row is not None and self._folder is not None:
+            self._folder.append_row(report.row)
+
+    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
+        """Append the row of an evaluation."""
+        if self._folder is not None:
+            self._folder.append_row(row)
+
+
+class TensorBoard(Callback):
+    """Writes every number of every row as a TensorBoard scalar, against samples seen."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Write into ``folder``; other ranks have none."""
+        self._writer = None if folder is None else SummaryWriter(str(folder))
+
+    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
+        """Write the row of training metrics."""
+        if report.row is not None:
+            self._write(report.row)
+
+    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
+        """Write the row of an evaluation."""
+        self._write(row)
+
+    def on_fit_end(self, trainer: Trainer, summary: Row) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self, row: Row) -> None:
+        if self._writer is None:
+            return
+        for name, value in row.items():
+            if isinstance(value, float):
+                self._writer.add_scalar(f"{row['event']}/{name}", value, row["samples_seen"])
+        self._writer.flush()
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

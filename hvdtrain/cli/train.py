@@ -1,0 +1,67 @@
+"""The command ``hvdtrain train``: a job file and options in, one run out; the same line under every launcher."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hvdtrain.config import TrainConfig
+
+
+def _train(
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch or tensorflow; the job's only one if left out.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="Folder of the run; runs/<job>-<framework> if left out.")
+    ] = None,
+    **settings: Any,
+) -> None:
+    """Train the model of a job file on every rank of the launch.
+
+    hvdtrain launch -np 2 -- hvdtrain train job.py --framework torch --epochs 3
+    """
+    from hvdtrain.train_job import train_job
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    train_job(job, framework=framework, run_dir=run_dir, settings=given)
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` one option per field of TrainConfig, so that neither can miss a field of the other."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name, field in TrainConfig.model_fields.items():
+        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, rich_help_panel="Settings")
+        if _plain(field.annotation) is bool:
+            option = typer.Option(help=field.description, rich_help_panel="Settings")
+        annotation = Annotated[_plain(field.annotation) | None, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__name__ = "train"
+    return command
+
+
+def _plain(annotation: Any) -> Any:
+    """Return the bare type that the command line parses; TrainConfig checks ranges and choices."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return _plain(next(part for part in typing.get_args(annotation) if part is not type(None)))
+    if origin is typing.Literal:
+        return str
+    if origin is tuple:
+        return tuple[tuple(_plain(part) for part in typing.get_args(annotation))]  # type: ignore[misc]
+    return annotation
+
+
+train = _with_settings(_train)

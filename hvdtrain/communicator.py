@@ -1,0 +1,210 @@
+"""The control plane: small Python values and sums between ranks, over mpi4py, the same for both frameworks.
+
+This is the only module that names mpi4py. It starts MPI, works on a duplicate of ``COMM_WORLD`` so that its
+messages never meet Horovod's, and refuses launches in which MPI does not see the ranks that the launcher started.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pickle
+import uuid
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdtrain.errors import AdapterError, HvdTrainError, RankError
+from hvdtrain.topology import Topology
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+#: How launchers tell a process the size and its rank, in the order in which they are believed. Slurm stands
+#: last because an ``mpirun`` inside a Slurm job inherits the variables of the step that carries it.
+_LAUNCHER_VARIABLES = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
+    ("PMI_SIZE", "PMI_RANK", "MPICH's or Intel's mpirun"),
+    ("HOROVOD_SIZE", "HOROVOD_RANK", "horovodrun with Gloo"),
+    ("WORLD_SIZE", "RANK", "torchrun"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"),
+)
+
+
+def launched_as(environ: Mapping[str, str] = os.environ) -> tuple[int, int, str]:
+    """Return ``(rank, size, launcher)`` as the environment tells them, without starting MPI.
+
+    A process that no launcher started is ``(0, 1, "no launcher")``.
+    """
+    for size_name, rank_name, launcher in _LAUNCHER_VARIABLES:
+        if environ.get(size_name, "").isdigit() and environ.get(rank_name, "").isdigit():
+            return int(environ[rank_name]), int(environ[size_name]), launcher
+    return 0, 1, "no launcher"
+
+
+class Communicator:
+    """Collective operations over all ranks; every method must be called by every rank, in the same order."""
+
+    def __init__(self, mpi: ModuleType) -> None:
+        """Duplicate ``COMM_WORLD`` of the started ``mpi4py.MPI``."""
+        self._mpi = mpi
+        self._comm: MPI.Intracomm = mpi.COMM_WORLD.Dup()
+        self.topology = self._read_topology()
+        #: Names this launch, the same on every rank.
+        self.job_id: str = self.broadcast(uuid.uuid4().hex)
+
+    def broadcast(self, value: T) -> T:
+        """Return the root's ``value`` on every rank."""
+        return self._comm.bcast(value, root=0)  # type: ignore[no-any-return]
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return every rank's small ``value``, by rank, on every rank."""
+        return self._comm.allgather(value)
+
+    def allreduce_sum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the element-wise sum of ``values`` over ranks, same shape and dtype on every rank."""
+        result = np.empty_like(values)
+        self._comm.Allreduce(np.ascontiguousarray(values), result)
+        return result
+
+    def is_equal(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return, on every rank, for each element whether all ranks gave the same one."""
+        values = np.ascontiguousarray(values)
+        return np.asarray(self._reduce(values, "MIN") == self._reduce(values, "MAX"))
+
+    def agree(self, where: str, values: Mapping[str, object], cure: str) -> None:
+        """Refuse, on all ranks, when any of the named values differs between ranks.
+
+        Ranks compare 32-byte digests first (MIN and MAX), so that nothing is gathered when all is well; then
+        the lowest rank that differs from the root tells what it holds.
+
+        Args:
+            where: Begins the message.
+            values: What must be equal, by name; compared by ``repr``.
+            cure: Ends the message.
+
+        Raises:
+            RankError: A value differs; the message holds both values and the rank.
+        """
+        told = {name: repr(value) for name, value in values.items()}
+        digest = np.frombuffer(hashlib.sha256(repr(told).encode()).digest(), dtype=np.uint8)
+        if self.is_equal(digest).all():
+            return
+        roots = self.broadcast(told)
+        mine = self.topology.rank if told != roots else self.topology.size
+        lowest = int(self._reduce(np.array([mine]), "MIN")[0])
+        theirs = self._comm.bcast(told, root=lowest)
+        parts = [
+            f"{name} (rank 0 has {roots.get(name)}, rank {lowest} has {theirs.get(name)})"
+            for name in sorted({*roots, *theirs})
+            if roots.get(name) != theirs.get(name)
+        ]
+        raise _agreed(RankError(f"{where}: ranks must agree on {'; '.join(parts)}. {cure}"))
+
+    def together(self, action: Callable[[], T]) -> T:
+        """Run ``action`` on every rank; when it fails on any, raise the lowest rank's error on all of them.
+
+        An error that only one rank can see (a file missing on one host) thereby ends all ranks at the same
+        place with the same message instead of leaving the others in a collective.
+        """
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = action()
+        except Exception as caught:
+            error = caught
+        failed = self.topology.rank if error is not None else self.topology.size
+        lowest = int(self._reduce(np.array([failed]), "MIN")[0])
+        if lowest == self.topology.size:
+            return result  # type: ignore[return-value]
+        if lowest == self.topology.rank:
+            assert error is not None
+            self._comm.bcast(_portable(error), root=lowest)
+            raise _agreed(error)
+        raise _agreed(self._comm.bcast(None, root=lowest))
+
+    def run_on_root(self, action: Callable[[], T]) -> T:
+        """Run ``action`` on the root alone and return its result, or raise its error, on every rank."""
+        result = self.together(lambda: action() if self.topology.is_root else None)
+        return self.broadcast(result)  # type: ignore[return-value]
+
+    def barrier(self) -> None:
+        """Return on any rank only after every rank has called."""
+        self._comm.Barrier()
+
+    def abort(self, exit_code: int) -> NoReturn:
+        """End every rank of the job at once; ``mpirun`` and ``horovodrun`` leave with ``exit_code``."""
+        self._comm.Abort(exit_code)
+        os._exit(exit_code)  # some MPIs return from Abort before they kill
+
+    def _reduce(self, values: NDArray[Any], how: Literal["MIN", "MAX"]) -> NDArray[Any]:
+        result = np.empty_like(values)
+        self._comm.Allreduce(values, result, op=getattr(self._mpi, how))
+        return result
+
+    def _read_topology(self) -> Topology:
+        world = self._comm
+        local = world.Split_type(self._mpi.COMM_TYPE_SHARED, key=world.rank)
+        cross = world.Split(color=local.rank, key=world.rank)
+        topology = Topology(
+            rank=world.rank,
+            size=world.size,
+            local_rank=local.rank,
+            local_size=local.size,
+            cross_rank=cross.rank,
+            cross_size=cross.size,
+        )
+        local.Free()
+        cross.Free()
+        return topology
+
+
+@functools.cache
+def connect() -> Communicator:
+    """Start MPI once per process and return the control plane.
+
+    Open MPI spins while it waits and takes the cores from the arithmetic (a step then costs about twice the
+    time on a CPU), so it is told to yield before it starts, unless the user set the variable.
+
+    Raises:
+        AdapterError: No MPI library can be loaded, or MPI sees another size than the launcher started, as when
+            the launcher belongs to another MPI; each process would then train alone.
+    """
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise AdapterError(
+            f"connect: hvdtrain needs mpi4py and an MPI library, got {type(error).__name__}: {error}. "
+            "Run docker/install.sh, or install Open MPI and 'pip install mpi4py'."
+        ) from error
+    _, size, launcher = launched_as()
+    seen = MPI.COMM_WORLD.Get_size()
+    if seen != size:
+        raise AdapterError(
+            f"connect: MPI must see the ranks that the launcher started, got size {seen} from MPI "
+            f"and size {size} from {launcher}. Launch with the mpirun of the MPI that Horovod and mpi4py were built "
+            "with, by 'hvdtrain launch', 'mpirun' or 'horovodrun --mpi'."
+        )
+    return Communicator(MPI)
+
+
+def _agreed(error: BaseException) -> BaseException:
+    if isinstance(error, HvdTrainError):
+        error.is_agreed = True
+    return error
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return ``error`` in a form that the other ranks can unpickle, whatever class a job file gave it."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes, made on this line
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

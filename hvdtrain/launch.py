@@ -1,0 +1,350 @@
+"""Turn a launch request into one mpirun command and run it.
+
+Owns host lists, the four spellings of mpirun, and the signals and exit code of the child. It knows
+no framework and never starts MPI in its own process, so that a launch begins at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from hvdtrain.errors import ConfigError
+
+EXAMPLE = "hvdtrain launch -np 2 -- python train.py"
+
+#: What remote ranks receive too; local ranks inherit everything.
+EXPORTED = re.compile(r"(HOROVOD|OMPI_MCA|OMP|HVDTRAIN|TF|NCCL|MKL|CUDA|KERAS)_\w+|PYTHON\w*|PATH|LD_LIBRARY_PATH")
+
+#: Open MPI spins while it waits and takes the cores from the arithmetic: 304 ms a step against 160.
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+
+SSH_ARGS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+
+#: Each of these says that a batch system, or the user, has chosen how mpirun reaches the hosts.
+OWN_TRANSPORT = re.compile(
+    "SLURM_JOB_ID|PBS_JOBID|LSB_JOBID|PE_HOSTFILE|(OMPI|PRTE)_MCA_plm|(I_MPI_)?HYDRA_(LAUNCH|BOOTSTRAP)"
+)
+
+# A name cannot begin with a dash, so ssh never reads it as an option.
+_HOST = re.compile(r"(\w[\w.-]*):(\d{1,6})", re.ASCII)
+_HOSTFILE_LINE = re.compile(r"(\w[\w.-]*)(?:\s+slots\s*=\s*|\s*:\s*)(\d{1,6})", re.ASCII)
+
+# SIGHUP too: mpirun has its own session, so a closed terminal does not reach it.
+_RELAYED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine and the number of ranks that it may hold, at least 1."""
+
+    name: str
+    slots: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the machine that launches."""
+        own = socket.gethostname()
+        return self.name in ("localhost", "127.0.0.1", own, own.split(".")[0])
+
+    def __str__(self) -> str:
+        """Return ``name:slots``, as ``-H`` takes it."""
+        return f"{self.name}:{self.slots}"
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What to start, and where; refuses with one ConfigError what mpirun could not run.
+
+    Attributes:
+        num_ranks: Processes of the job, from 1 to the slots of all hosts.
+        hosts: Machines in the order in which ranks fill them, each named once.
+        command: Program and arguments of each rank.
+        exported: Names of the variables that remote ranks receive too.
+        has_ssh: Whether mpirun reaches a host by plain ssh.
+        is_root: Whether root launches, which Open MPI must be told to allow.
+    """
+
+    num_ranks: int
+    hosts: tuple[Host, ...]
+    command: tuple[str, ...]
+    exported: tuple[str, ...] = ()
+    has_ssh: bool = False
+    is_root: bool = False
+
+    def __post_init__(self) -> None:
+        """Collect every problem, then raise once."""
+        problems = []
+        if self.num_ranks < 1:
+            problems.append(f"-np must be at least 1, got {self.num_ranks}. For example: {EXAMPLE}.")
+        for name, times in Counter(host.name for host in self.hosts).items():
+            if times > 1:
+                total = sum(host.slots for host in self.hosts if host.name == name)
+                cure = f"Add up its slots, for example -H {name}:{total}."
+                problems.append(f"each host must be named once, got {name!r} {times} times. {cure}")
+        num_slots = sum(host.slots for host in self.hosts)
+        if self.num_ranks > num_slots:
+            first, *others = self.hosts
+            larger = Host(first.name, first.slots + self.num_ranks - num_slots)
+            cure = f"Give the hosts more slots, for example -H {_join_hosts((larger, *others))}."
+            got = f"got -np {self.num_ranks} and {num_slots} in {_join_hosts(self.hosts)!r}"
+            problems.append(f"-np must be at most the slots of all hosts, {got}. {cure}")
+        if not self.command:
+            problems.append(f"a program must follow --, got none. For example: {EXAMPLE}.")
+        if problems:
+            raise ConfigError(f"launch: {' '.join(problems)}")
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Read the value of ``-H``; an entry that is not ``host:slots`` is a ConfigError."""
+    entries = [(entry.strip(), "") for entry in text.split(",")]
+    if any(len(entry.split()) > 1 for entry, _ in entries):
+        raise ConfigError(
+            f"launch: hosts of -H must be separated by commas, got {text!r}. Write for example -H worker1:1,worker2:1."
+        )
+    rule = "each host of -H must read host:slots with slots of at least 1"
+    return _parse_entries(_HOST, entries, rule, "Write for example -H localhost:2.")
+
+
+def parse_hostfile(text: str, path: Path | str) -> tuple[Host, ...]:
+    """Read lines ``host slots=N`` or ``host:N`` between blank lines and comments; path is for messages."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    entries = [(line, f" in line {number}") for number, line in enumerate(lines, 1) if line]
+    cure = "Write one host a line, for example localhost slots=2."
+    if not entries:
+        raise ConfigError(f"launch: --hostfile must name at least 1 host, got none in {str(path)!r}. {cure}")
+    rule = f"each line of --hostfile {str(path)!r} must read host slots=N with N of at least 1"
+    return _parse_entries(_HOSTFILE_LINE, entries, rule, cure)
+
+
+def make_request(
+    num_ranks: int,
+    command: Sequence[str],
+    *,
+    hosts: str | None = None,
+    hostfile: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> LaunchRequest:
+    """Build a request from ``-np``, ``-H``, ``--hostfile`` and the command, still as typed.
+
+    Without hosts all ranks run here, also when they are more than the cores. What breaks a rule is
+    a ConfigError.
+    """
+    if hosts is not None and hostfile is not None:
+        got = f"got -H {hosts!r} and --hostfile {str(hostfile)!r}"
+        raise ConfigError(f"launch: hosts must come from one option, {got}. Leave one of them out.")
+    places: tuple[Host, ...] = (Host("localhost", max(num_ranks, 1)),)
+    if hosts is not None:
+        places = parse_hosts(hosts)
+    elif hostfile is not None:
+        try:
+            places = parse_hostfile(hostfile.read_text(), hostfile)
+        except (OSError, UnicodeDecodeError) as error:
+            rule = f"--hostfile must be a readable text file, got {str(hostfile)!r} ({error})"
+            raise ConfigError(f"launch: {rule}. Check the path.") from error
+    is_local = all(host.is_local for host in places)
+    return LaunchRequest(
+        num_ranks,
+        places,
+        resolve_program(command),
+        exported=tuple(sorted(filter(EXPORTED.fullmatch, {**YIELD, **environ}))),
+        has_ssh=not is_local and not any(map(OWN_TRANSPORT.match, environ)),
+        is_root=os.geteuid() == 0,
+    )
+
+
+def resolve_program(command: Sequence[str]) -> tuple[str, ...]:
+    """Replace ``python`` and ``hvdtrain`` by the launching interpreter.
+
+    Workers then run in this environment even when its ``bin`` is missing from PATH (horovod#205).
+    """
+    program = command[0] if command else None
+    if program == "hvdtrain":
+        return (sys.executable, "-m", "hvdtrain", *command[1:])
+    return (sys.executable, *command[1:]) if program in ("python", "python3") else tuple(command)
+
+
+def detect_flavour(version_text: str) -> str:
+    """Return openmpi4 (or older), openmpi5 (or newer), mpich or intel, from ``mpirun --version``."""
+    if "Intel(R) MPI" in version_text:
+        return "intel"
+    # MPICH 5 no longer says MPICH; its process manager says HYDRA.
+    if "HYDRA" in version_text or "MPICH" in version_text:
+        return "mpich"
+    found = re.search(r"\((?:Open MPI|OpenRTE)\)\s+(\d+)\.", version_text)
+    if found:
+        return "openmpi5" if int(found[1]) >= 5 else "openmpi4"
+    first_line = (version_text.strip().splitlines() or [""])[0]
+    raise ConfigError(
+        f"launch: mpirun must be of Open MPI, MPICH or Intel MPI, got {first_line!r}. "
+        "Put one of these first on PATH; docker/install.sh installs Open MPI."
+    )
+
+
+def build_mpirun_command(request: LaunchRequest, flavour: str) -> list[str]:
+    """Return the command that starts the ranks, in the words of one kind of mpirun."""
+    names = ["-genvlist", ",".join(request.exported)] if request.exported else []
+    if flavour == "intel":
+        return _build_intel_command(request, names)
+    num_ranks, hosts = str(request.num_ranks), _join_hosts(request.hosts)
+    if flavour == "mpich":
+        placement = ["-np", num_ranks, "-hosts", hosts, "-bind-to", "none", "-map-by", "slot"]
+        return ["mpirun", *placement, *names, *request.command]
+    command = ["mpirun", "--allow-run-as-root"] if request.is_root else ["mpirun"]
+    command += ["-np", num_ranks, "-H", hosts, "--bind-to", "none", "--map-by", "slot"]
+    if flavour == "openmpi4":
+        command += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # as horovodrun does
+    if request.has_ssh:
+        option = ["-mca", "plm_rsh_args"] if flavour == "openmpi4" else ["--prtemca", "plm_ssh_args"]
+        command += [*option, " ".join(SSH_ARGS)]
+    for name in request.exported:
+        command += ["-x", name]
+    return [*command, *request.command]
+
+
+def find_added(request: LaunchRequest, flavour: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that mpirun needs beyond those of the launcher's environment."""
+    added = {name: value for name, value in YIELD.items() if name not in environ}
+    if flavour == "mpich" and request.has_ssh:
+        added["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(SSH_ARGS)  # MPICH has no option for these
+    return added
+
+
+def find_flavour() -> str:
+    """Ask the mpirun on PATH what it is; a missing or unknown one is a ConfigError."""
+    _require_on_path("mpirun")
+    command = ["mpirun", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603  # the MPI that the user chose
+    return detect_flavour(done.stdout + done.stderr)
+
+
+def run_launch(request: LaunchRequest) -> int:
+    """Run the request under mpirun, output straight through; what is missing is a ConfigError.
+
+    Returns the exit code of mpirun, or 128 + signal when a signal ended the job. Call it in the main
+    thread: SIGTERM, SIGINT and SIGHUP are passed on to mpirun.
+    """
+    # Only a launch on this machine alone can know what its ranks will find.
+    is_local = all(host.is_local for host in request.hosts)
+    if is_local and shutil.which(request.command[0]) is None:
+        raise ConfigError(
+            "launch: the program must be on PATH or a path to an executable, "
+            f"got {request.command[0]!r}. For example: {EXAMPLE}."
+        )
+    flavour = find_flavour()
+    if request.has_ssh:
+        _require_answers([host.name for host in request.hosts if not host.is_local])
+    added = find_added(request, flavour, os.environ)
+    return _run_child(build_mpirun_command(request, flavour), {**os.environ, **added})
+
+
+def _join_hosts(hosts: Sequence[Host]) -> str:
+    return ",".join(map(str, hosts))
+
+
+def _parse_entries(form: re.Pattern[str], entries: Sequence[tuple[str, str]], rule: str, cure: str) -> tuple[Host, ...]:
+    """Read entries, each with its place for the message that lists all wrong ones."""
+    hosts, wrong = [], []
+    for entry, place in entries:
+        found = form.fullmatch(entry)
+        if found and int(found[2]) >= 1:
+            hosts.append(Host(found[1], int(found[2])))
+        else:
+            wrong.append(f"{entry!r}{place}")
+    if wrong:
+        raise ConfigError(f"launch: {rule}, got {', '.join(wrong)}. {cure}")
+    return tuple(hosts)
+
+
+def _build_intel_command(request: LaunchRequest, names: Sequence[str]) -> list[str]:
+    command = ["mpirun"]
+    if request.has_ssh:
+        command += ["-bootstrap", "ssh", "-bootstrap-exec-args", " ".join(SSH_ARGS)]
+    command += [*names, "-genv", "I_MPI_PIN", "0"]
+    # -hosts of Intel MPI takes no slots, so each host gets a group of ranks of its own.
+    left = request.num_ranks
+    for host in request.hosts:
+        num_ranks = min(host.slots, left)
+        if num_ranks:
+            separator = [":"] if left < request.num_ranks else []
+            command += [*separator, "-n", str(num_ranks), "-host", host.name, *request.command]
+        left -= num_ranks
+    return command
+
+
+def _require_on_path(program: str) -> None:
+    if shutil.which(program) is None:
+        raise ConfigError(
+            f"launch: {program} must be on PATH, got {os.environ.get('PATH', '')!r}. "
+            "Install it with docker/install.sh, or add its folder to PATH."
+        )
+
+
+def _require_answers(names: Sequence[str]) -> None:
+    """Refuse hosts that ssh does not reach, all in one message."""
+    _require_on_path("ssh")
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        reasons = list(pool.map(_probe_host, names))
+    silent = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+    if silent:
+        got = ", ".join(f"{name!r} ({reason})" for name, reason in silent.items())
+        example = shlex.join(["ssh", *SSH_ARGS, next(iter(silent)), "true"])
+        raise ConfigError(
+            "launch: each host must answer ssh without a password, "
+            f"got no answer from {got}. Make this succeed: {example}."
+        )
+
+
+def _probe_host(name: str) -> str:
+    """Return why ssh does not reach a host, or an empty text."""
+    command = ["ssh", *SSH_ARGS, name, "true"]
+    try:
+        # ConnectTimeout does not cover the login, so the probe has a limit of its own.
+        done = subprocess.run(  # noqa: S603  # a name is never an option, see _HOST
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=14
+        )
+    except subprocess.TimeoutExpired:
+        return "silent for 14 s"
+    said = done.stderr.strip() or f"exit code {done.returncode}"
+    return said.splitlines()[-1].strip(" .") if done.returncode else ""
+
+
+def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a command in its own session, pass signals on to it, and return its exit code."""
+    received: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def relay(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    # What the shell told this process to ignore, as nohup does, stays ignored.
+    before = {number: signal.getsignal(number) for number in _RELAYED_SIGNALS}
+    relayed = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in relayed:
+        signal.signal(number, relay)
+    try:
+        process = subprocess.Popen(command, env=environ, start_new_session=True)  # noqa: S603  # typed by the user
+        for early in received:
+            process.send_signal(early)
+        code = process.wait()
+    finally:
+        for number in relayed:
+            signal.signal(number, before[number])
+    if code < 0:
+        return 128 - code
+    # Open MPI 4 ends with 1 when a signal ended it.
+    return 128 + received[0] if received and code else code

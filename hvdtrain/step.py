@@ -1,0 +1,80 @@
+"""The step tensor: the few numbers that ride with the gradients, so that every rank takes the same branch.
+
+Each rank fills a vector, Horovod sums it in the cycle that sums the gradients, and every rank reads the same
+sums. An adapter may append numbers of its own after the fields named here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Order of the numbers in the step tensor, each a sum over ranks.
+STEP_FIELDS = ("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes")
+
+
+@dataclass(frozen=True)
+class StepVotes:
+    """What one rank has to say in a step, beside its gradients.
+
+    Attributes:
+        num_samples: Samples of this rank in the step.
+        num_passes: Backward passes of this rank in the step.
+        stop: This rank wants to stop after the step (signal, time limit, a callback).
+        end: This rank's stream has no sample left for the next step.
+    """
+
+    num_samples: int
+    num_passes: int
+    stop: bool = False
+    end: bool = False
+
+    def vector(self, loss_sum: float, weight_sum: float) -> list[float]:
+        """Return this rank's step tensor in the order of ``STEP_FIELDS``."""
+        return [loss_sum, weight_sum, *self.tail()]
+
+    def tail(self) -> list[float]:
+        """Return the fields that are known before the forward pass."""
+        return [float(self.num_samples), float(self.num_passes), float(self.stop), float(self.end)]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer update came to, equal on every rank.
+
+    Attributes:
+        loss_sum: Weighted sum of the per-element losses of the global batch.
+        weight_sum: Sum of the weights.
+        num_samples: Samples of the global batch.
+        grad_norm: Global 2-norm of the reduced, normalised gradient before clipping.
+        stop_votes: Ranks that want to stop.
+        end_votes: Ranks whose stream has ended.
+    """
+
+    loss_sum: float
+    weight_sum: float
+    num_samples: int
+    grad_norm: float
+    stop_votes: int
+    end_votes: int
+
+    @classmethod
+    def from_sums(cls, sums: Sequence[float], grad_norm: float) -> StepResult:
+        """Read the reduced step tensor."""
+        loss_sum, weight_sum, num_samples, _, stop_votes, end_votes = sums[: len(STEP_FIELDS)]
+        return cls(loss_sum, weight_sum, round(num_samples), grad_norm, round(stop_votes), round(end_votes))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient are finite; when not, the update was not applied."""
+        return math.isfinite(self.loss_sum) and math.isfinite(self.grad_norm)
+
+
+def clip_factor(grad_norm: float, clip_norm: float | None) -> float:
+    """Return what the gradient is multiplied by so that its norm stays below ``clip_norm``.
+
+    ``min(1, clip_norm / (norm + 1e-6))``, as ``torch.nn.utils.clip_grad_norm_`` has it (Pascanu et al. 2013,
+    arXiv:1211.5063).
+    """
+    return 1.0 if clip_norm is None else min(1.0, clip_norm / (grad_norm + 1e-6))

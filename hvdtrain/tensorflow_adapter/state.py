@@ -1,0 +1,137 @@
+"""Portable state of a Keras model and optimizer: names, broadcast, export, import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain.portable import Layout, PortableState, apply_names, from_keras, require_same_tensors
+
+#: Named by rule in no broadcast, no file and no comparison: the state of Keras's random seeds.
+_SEED_STATE = "seed_generator_state"
+
+
+class NamedVariables:
+    """The variables of a Keras model under neutral names."""
+
+    def __init__(self, model: keras.Model, names: Mapping[str, str]) -> None:
+        """Walk the layers of a built model; ``names`` are the job's own."""
+        found: dict[str, tuple[keras.Variable, str, Layout]] = {}
+        seen: set[int] = set()
+        for variable, prefix, layer_class in _walk(model, "", seen):
+            suffix, layout = from_keras(layer_class, variable.name)
+            found[variable.path] = (variable, f"{prefix}{suffix}", layout)
+        for variable in model.variables:
+            if id(variable) not in seen and variable.name != _SEED_STATE:
+                found[variable.path] = (variable, variable.path.replace("/", "."), Layout())
+        neutral = apply_names({path: name for path, (_, name, _) in found.items()}, names)
+        self.variables = {neutral[path]: variable for path, (variable, _, _) in found.items()}
+        self.layouts = {neutral[path]: layout for path, (_, _, layout) in found.items()}
+        self.name_of = {id(variable): name for name, variable in self.variables.items()}
+
+    def slots(self, optimizer: Any) -> Iterator[tuple[str, Any, Layout]]:
+        """Yield ``(portable name, variable, layout)`` of the optimizer's slots."""
+        made: Mapping[str, list[Any]] = getattr(optimizer, "slots", {})
+        for slot, variables in made.items():
+            for variable, owner in zip(variables, optimizer._trainable_variables, strict=True):
+                name = self.name_of[id(owner)]
+                yield f"{name}/{slot}", variable, self.layouts[name]
+
+    def shapes(self, optimizer: Any) -> dict[str, tuple[int, ...]]:
+        """Return the portable shape of every weight and slot."""
+        state = export_state(self, optimizer)
+        return {name: array.shape for name, array in {**state.weights, **state.slots}.items()}
+
+
+def export_state(named: NamedVariables, optimizer: Any) -> PortableState:
+    """Return weights and slots as NumPy arrays in the neutral layout."""
+    weights = {name: named.layouts[name].to_portable(np.asarray(v.numpy())) for name, v in named.variables.items()}
+    slots = {name: layout.to_portable(np.asarray(v.numpy())) for name, v, layout in named.slots(optimizer)}
+    counted = getattr(optimizer, "definition", None)
+    if counted is None:  # a native optimizer: its variables under Keras's own paths
+        slots |= {f"native/{v.path}": np.asarray(v.numpy()) for v in optimizer.variables}
+    elif counted.name != "sgd":
+        count = np.float32(optimizer.iterations.numpy())
+        slots |= {f"{named.name_of[id(v)]}/step": np.array(count) for v in optimizer._trainable_variables}
+    return PortableState(weights, slots)
+
+
+def import_state(state: PortableState, named: NamedVariables, optimizer: Any) -> None:
+    """Assign a portable state to model and optimizer; a tensor without partner is refused."""
+    given = {name: array.shape for name, array in {**state.weights, **state.slots}.items()}
+    counts = [name for name in given if name.endswith("num_batches_tracked")]
+    require_same_tensors("import_state", named.shapes(optimizer), given, optional=counts)
+    for name, variable in named.variables.items():
+        variable.assign(named.layouts[name].from_portable(state.weights[name], tuple(variable.shape)))
+    for name, variable, layout in named.slots(optimizer):
+        variable.assign(layout.from_portable(state.slots[name], tuple(variable.shape)))
+    for variable in optimizer.variables:
+        if f"native/{variable.path}" in state.slots:
+            variable.assign(state.slots[f"native/{variable.path}"])
+    counted = [int(array) for name, array in state.slots.items() if name.endswith("/step")]
+    if counted:
+        optimizer.iterations.assign(max(counted))
+
+
+def broadcast_variables(variables: Mapping[str, tf.Variable]) -> None:
+    """After this call every rank holds the root's values of ``variables``, in place, whatever their dtype."""
+    for name, variable in variables.items():
+        if variable.dtype == tf.string:
+            continue
+        value = tf.identity(variable)
+        wire = tf.cast(value, tf.uint8) if variable.dtype == tf.bool else value
+        wire = tf.bitcast(value, tf.uint16) if variable.dtype == tf.bfloat16 else wire
+        sent = hvd.broadcast(wire, root_rank=0, name=f"broadcast.{name}")
+        if variable.dtype == tf.bool:
+            sent = tf.cast(sent, tf.bool)
+        elif variable.dtype == tf.bfloat16:
+            sent = tf.bitcast(sent, tf.bfloat16)
+        variable.assign(sent)
+
+
+def running_statistics(model: keras.Model) -> list[keras.Variable]:
+    """Return the moving means and variances of all batch normalisations."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [variable for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
+
+
+def seed_generators(model: keras.Model) -> list[keras.Variable]:
+    """Return the state variables of the model's random seeds, in a fixed order."""
+    return [variable for variable in model.variables if variable.name == _SEED_STATE]
+
+
+def _walk(layer: keras.Layer, prefix: str, seen: set[int]) -> Iterator[tuple[keras.Variable, str, str]]:
+    """Yield ``(variable, dotted prefix, layer class)``; attribute names lead in subclassed models."""
+    own = [*layer._trainable_variables, *layer._non_trainable_variables]
+    for variable in own:
+        if id(variable) not in seen and variable.name != _SEED_STATE:
+            seen.add(id(variable))
+            yield variable, prefix, type(layer).__name__
+    for name, child in _children(layer):
+        yield from _walk(child, f"{prefix}{name}.", seen)
+
+
+def _children(layer: keras.Layer) -> Iterator[tuple[str, keras.Layer]]:
+    if isinstance(layer, keras.Sequential) or type(layer).__name__ == "Functional":
+        for child in layer.layers:
+            yield child.name, child
+        return
+    for name, value in vars(layer).items():
+        if not name.startswith("_"):
+            yield from _layers_in(name, value)
+
+
+def _layers_in(name: str, value: object) -> Iterator[tuple[str, keras.Layer]]:
+    if isinstance(value, keras.Layer):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _layers_in(f"{name}.{index}", part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _layers_in(f"{name}.{key}", part)

@@ -1,0 +1,228 @@
+"""The hooks of the trainer in TensorFlow; reads side by side with the PyTorch adapter."""
+
+from __future__ import annotations
+
+from hvdtrain.registry import claim
+
+claim("tensorflow", "TensorFlowTrainer was loaded")
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # a page of notices per rank otherwise
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain.data import MicroBatch
+from hvdtrain.errors import AdapterError, ConfigError
+from hvdtrain.portable import PortableState
+from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
+from hvdtrain.tensorflow_adapter import state as portable_state
+from hvdtrain.tensorflow_adapter.model import BoundModel, elements, leading_open, require
+from hvdtrain.tensorflow_adapter.optimizers import build_optimizer
+from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
+from hvdtrain.threads import require_same_size, threads_per_rank
+from hvdtrain.trainer import Signature, Trainer
+
+
+class TensorFlowTrainer(Trainer):
+    """Trains a Keras 3 model on the TensorFlow backend."""
+
+    framework = "tensorflow"
+
+    def start(self) -> None:
+        """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
+        hvd.init()
+        require_same_size(hvd.rank(), hvd.size(), self.topology)
+        threads = threads_per_rank(self.topology, os.environ) or int(os.environ["OMP_NUM_THREADS"])
+        _set_threads(threads)
+        gpus = tf.config.list_physical_devices("GPU")
+        if gpus:
+            tf.config.set_visible_devices(gpus[self.topology.local_rank], "GPU")
+        keras.utils.set_random_seed(self.config.seed)
+
+    def prepare(self, probe: MicroBatch) -> Signature:
+        """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped."""
+        self._model = _build(self.model)
+        batch = self.make_batch(probe)
+        metric_names = self._probe(batch)
+        self._named = portable_state.NamedVariables(self._model, self.names)
+        self._variables = list(self._model.trainable_variables)
+        self._optimizer = wrap(self._native_optimizer() or build_optimizer(self.config), self.config.compression)
+        self._rate = float(self._optimizer.learning_rate)
+        self._optimizer.build(self._variables)
+        self._build_functions(batch)
+        return Signature(self.export_state().signature(), metric_names)
+
+    def broadcast_state(self) -> None:
+        """After this call every rank holds the root's parameters, buffers and optimizer slots."""
+        variables = {name: variable.value for name, variable in self._named.variables.items()}
+        slots = {f"slot.{i}": variable.value for i, variable in enumerate(self._optimizer.variables)}
+        portable_state.broadcast_variables({**variables, **slots})
+
+    def make_batch(self, micro_batch: MicroBatch) -> Any:
+        """Return the batch as tensors on this rank's device; structure and dtypes stay."""
+        return tf.nest.map_structure(tf.convert_to_tensor, micro_batch.data)
+
+    def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
+        """After this call every rank has made the same update, from one reduction."""
+        self._seed_dropout()
+        for batch in micro_batches:
+            self._traced("accumulate", self._accumulate, batch)(batch)
+        rate = lr if self.optimizer is None else self._rate * lr / self.config.learning_rate
+        sums, grad_norm = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
+        return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm))
+
+    def average_statistics(self) -> None:
+        """After this call running statistics are the mean over ranks, and other buffers the root's."""
+        statistics = portable_state.running_statistics(self._model)
+        for index, variable in enumerate(statistics):
+            variable.assign(hvd.allreduce(tf.identity(variable.value), op=hvd.Average, name=f"statistics.{index}"))
+        done = {id(variable) for variable in [*statistics, *self._variables]}
+        others = {n: v.value for n, v in self._named.variables.items() if id(v) not in done}
+        portable_state.broadcast_variables(others)
+
+    def eval_step(self, batch: Any) -> dict[str, tuple[float, float]]:
+        """Return ``{name: (weighted sum, sum of weights)}`` of loss and metrics in evaluation mode."""
+        sums = self._traced("evaluate", self._evaluate_batch, batch)(batch)
+        return {name: (float(total), float(weight)) for name, (total, weight) in sums.items()}
+
+    def export_state(self) -> PortableState:
+        """Return weights, buffers and optimizer slots under neutral names."""
+        return portable_state.export_state(self._named, self._optimizer)
+
+    def import_state(self, state: PortableState) -> None:
+        """After this call this rank holds ``state``."""
+        portable_state.import_state(state, self._named, self._optimizer)
+
+    def stop(self) -> None:
+        """After this call the trainer holds no traced function; runs always."""
+        self._functions: dict[Any, Any] = {}
+
+    # ------------------------------------------------------------------ parts of the hooks
+    def _probe(self, batch: Any) -> tuple[str, ...]:
+        before = [(variable, variable.numpy()) for variable in self._model.variables]
+        bound = BoundModel(self._model, training=False)
+        size = len(tf.nest.flatten(batch)[0])
+        require("loss", self.loss(bound, batch), size)
+        metrics = self.metrics(bound, batch) if self.metrics else {}
+        for name, value in metrics.items():
+            require(f"metric {name!r}", value, size)
+        for variable, value in before:
+            variable.assign(value)
+        return ("loss", *metrics)
+
+    def _native_optimizer(self) -> keras.optimizers.Optimizer | None:
+        if self.optimizer is None or isinstance(self.optimizer, keras.optimizers.Optimizer):
+            optimizer = self.optimizer
+        else:
+            optimizer = self.optimizer(self._model)
+        return optimizer and _checked(optimizer)
+
+    def _build_functions(self, batch: Any) -> None:
+        """Make the variables that gradients are added into, and trace which parameters the loss uses."""
+        self._functions = {}
+        self._sums = [tf.Variable(tf.zeros((), tf.float64)) for _ in range(2)]
+        self._gradients = [tf.Variable(tf.zeros_like(v.value)) for v in self._variables]
+        self._is_used = [True] * len(self._variables)
+        self._traced("accumulate", self._accumulate, batch).get_concrete_function()
+        self._apply = tf.function(self._reduce_and_update, autograph=False)
+
+    def _traced(self, name: str, body: Callable[[Any], Any], batch: Any) -> Any:
+        """Return ``body`` traced once for batches of this form, however many samples they hold."""
+        form = tf.nest.map_structure(leading_open, batch)
+        key = (name, repr(form))
+        if key not in self._functions:
+            self._functions[key] = tf.function(body, input_signature=[form])
+        return self._functions[key]
+
+    def _accumulate(self, batch: Any) -> None:
+        """Add one micro-batch's gradients and loss sums into the variables of the step."""
+        nominal = self._plan.sizes.global_batch_size
+        with tf.GradientTape() as tape:
+            values, weights = elements(self.loss(BoundModel(self._model, training=True), batch), self._model)
+            weighted = values * weights
+            # Dividing by a number known everywhere keeps half-precision sums in range.
+            total = tf.reduce_sum(weighted) / nominal
+        gradients = tape.gradient(total, [variable.value for variable in self._variables])
+        self._is_used = [gradient is not None for gradient in gradients]
+        for held, gradient in zip(self._gradients, gradients, strict=True):
+            if gradient is not None:
+                held.assign_add(tf.convert_to_tensor(gradient))
+        self._sums[0].assign_add(tf.reduce_sum(tf.cast(weighted, tf.float64)))
+        self._sums[1].assign_add(tf.reduce_sum(tf.cast(weights, tf.float64)))
+
+    def _reduce_and_update(self, lr: tf.Tensor, tail: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Sum over ranks, normalise, clip and apply; leave alone what the loss does not use."""
+        step = tf.concat([tf.stack([tf.identity(s) for s in self._sums]), tail], axis=0)
+        sums = hvd.allreduce(step, op=hvd.Sum, name="hvdtrain.step")
+        used = [pair for pair in zip(self._gradients, self._variables, self._is_used, strict=True) if pair[2]]
+        variables = [variable for _, variable, _ in used]
+        reduced = reduce_gradients(self._optimizer, [tf.identity(held) for held, _, _ in used], variables)
+        weight_sum = sums[STEP_FIELDS.index("weight_sum")]
+        scale = tf.where(weight_sum != 0, self._plan.sizes.global_batch_size / weight_sum, 0.0)
+        grad_norm = tf.cast(tf.linalg.global_norm(reduced), tf.float64) * scale
+        factor = scale
+        if self.config.clip_norm is not None:
+            factor = scale * tf.minimum(1.0, self.config.clip_norm / (grad_norm + 1e-6))
+        is_finite = tf.math.is_finite(grad_norm) & tf.math.is_finite(sums[0])
+
+        def update() -> tf.Tensor:
+            self._optimizer.learning_rate = lr
+            self._optimizer.apply_gradients(
+                [(g * tf.cast(factor, g.dtype), v) for g, v in zip(reduced, variables, strict=True)]
+            )
+            return tf.constant(True)
+
+        tf.cond(is_finite & (weight_sum != 0), update, lambda: tf.constant(False))
+        with tf.control_dependencies([sums, *reduced]):
+            for held in [*self._sums, *self._gradients]:
+                held.assign(tf.zeros_like(held))  # assigned, not multiplied: NaN * 0 is NaN
+        return sums, grad_norm
+
+    def _evaluate_batch(self, batch: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        bound = BoundModel(self._model, training=False)
+        found = {"loss": elements(self.loss(bound, batch), self._model)}
+        for name, value in (self.metrics(bound, batch) if self.metrics else {}).items():
+            found[name] = elements(value)
+        wide = {n: (tf.cast(v, tf.float64), tf.cast(w, tf.float64)) for n, (v, w) in found.items()}
+        return {n: (tf.reduce_sum(v * w), tf.reduce_sum(w)) for n, (v, w) in wide.items()}
+
+    def _seed_dropout(self) -> None:
+        for index, variable in enumerate(portable_state.seed_generators(self._model)):
+            key = (self.config.seed, self.topology.rank, self.counters.global_step, index)
+            variable.assign(np.random.SeedSequence(key).generate_state(2, np.uint32))
+
+
+def _build(model: Any) -> keras.Model:
+    built = model if isinstance(model, keras.Model) else model()
+    if not isinstance(built, keras.Model):
+        raise ConfigError(f"prepare: the model must be a keras.Model, got {type(built).__name__}.")
+    return built
+
+
+def _set_threads(threads: int) -> None:
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"start: TensorFlow takes {threads} threads per rank before its first operation alone, and a model was "
+            "built before fit. Pass the function that builds it, model=build_model, or set OMP_NUM_THREADS."
+        ) from error
+
+
+def _checked(optimizer: Any) -> keras.optimizers.Optimizer:
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ConfigError(f"prepare: optimizer must be a keras.optimizers.Optimizer, got {type(optimizer).__name__}.")
+    if isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        raise AdapterError(
+            "prepare: a native optimizer needs a constant rate, got a LearningRateSchedule, which counts steps and "
+            "not samples. Set the course in TrainConfig (decay, warmup_epochs)."
+        )
+    return optimizer

@@ -1,0 +1,1 @@
+"""The PyTorch adapter: the only place that names torch and horovod.torch."""

@@ -1,0 +1,74 @@
+"""The canonical optimizers in PyTorch, and their slots, built without a phantom step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from hvdtrain.config import TrainConfig
+from hvdtrain.optimizers import define
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB as :mod:`hvdtrain.optimizers` defines it; PyTorch has none of its own."""
+
+    def __init__(
+        self,
+        params: Iterable[torch.Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Keep the hyper-parameters; meanings and ranges as in ``torch.optim.AdamW``."""
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, float]) -> None:
+        state, grad = self.state[parameter], parameter.grad
+        b1, b2 = group["betas"]
+        state["step"] += 1
+        count = state["step"].item()
+        state["exp_avg"].lerp_(grad, 1 - b1)
+        state["exp_avg_sq"].mul_(b2).addcmul_(grad, grad, value=1 - b2)
+        denominator = (state["exp_avg_sq"].sqrt() / (1 - b2**count) ** 0.5).add_(group["eps"])
+        r = (state["exp_avg"] / (1 - b1**count)).div_(denominator).add_(parameter, alpha=group["weight_decay"])
+        weight_norm, r_norm = parameter.norm(), r.norm()
+        trust = torch.where((weight_norm > 0) & (r_norm > 0), weight_norm / r_norm, torch.ones_like(r_norm))
+        parameter.sub_(r * (group["lr"] * trust))
+
+
+def build_optimizer(config: TrainConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the canonical optimizer over the parameters that train; slots follow in :func:`build_slots`."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    common = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(trained, momentum=config.momentum, nesterov=config.nesterov, **common)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lamb": Lamb}
+    return kinds[config.optimizer](trained, betas=config.betas, eps=config.epsilon, **common)
+
+
+def build_slots(config: TrainConfig, optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter the zero slots that its first update would make.
+
+    A first update on a zero slot equals PyTorch's own, which makes the slot at that moment; so state exists to be
+    broadcast and saved from step 0 on, without a step that moves weights.
+    """
+    names = define(config).slots
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            for name in names:
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if config.optimizer != "sgd":
+                state["step"] = torch.zeros((), dtype=torch.float32)

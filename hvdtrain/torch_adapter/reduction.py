@@ -1,0 +1,71 @@
+"""One reduction per update in PyTorch: Horovod's wrapped optimizer, and hooks that all fire on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+
+
+def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], compression: str) -> Any:
+    """Return ``optimizer`` wrapped by Horovod, summing all gradients as one group.
+
+    One group has a fixed order of tensors, so the sums, and with three ranks or more their last bits, do not
+    depend on which gradient was ready first. State loaded before is lost by wrapping: slots come after.
+    """
+    return hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=[(name, parameter) for parameter, name in names.items()],
+        compression=hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none,
+        op=hvd.Sum,
+        groups=1,
+    )
+
+
+class UsageHooks:
+    """Records which parameters a pass used, and lets the hooks of the others fire with a zero gradient.
+
+    Horovod reduces a group when the hooks of all its parameters have fired as often as there are passes. A rank
+    with an empty share, or whose batch leaves a parameter out, would keep the others waiting.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Hook every parameter that trains."""
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._fired: set[torch.Tensor] = set()
+        self._used: set[torch.Tensor] = set()
+        self._handles = [p.register_post_accumulate_grad_hook(self._on_grad) for p in self.parameters]
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+        self._fired.clear()
+        self._used.clear()
+
+    def end_pass(self) -> None:
+        """Fire the hooks that the pass left out; the fired ones are the record of what it used."""
+        self._used |= self._fired
+        silent = [parameter for parameter in self.parameters if parameter not in self._fired]
+        if silent:
+            torch.autograd.backward(silent, [torch.zeros_like(parameter) for parameter in silent])
+        self._fired.clear()
+
+    def used(self) -> list[float]:
+        """Return 1 for each parameter that this rank used in the step, else 0."""
+        return [float(parameter in self._used) for parameter in self.parameters]
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _on_grad(self, parameter: torch.Tensor) -> None:
+        """Run before Horovod's own hook, which takes dense contiguous gradients alone."""
+        self._fired.add(parameter)
+        grad = parameter.grad
+        assert grad is not None
+        if grad.is_sparse:
+            parameter.grad = grad.to_dense()
+        elif not grad.is_contiguous():
+            parameter.grad = grad.contiguous()

@@ -1,0 +1,126 @@
+"""Options, hygiene and collection rules for all tests."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness.requirements import REQUIRE, require
+
+TESTS = Path(__file__).parent
+ADAPTERS = ("torch", "tensorflow")
+#: Rings whose tests run in this process and must leave it as they found it.
+CLEAN_RINGS = ("unit", "contract")
+LIMIT_S = 60
+SEED = "HVDTRAIN_TEST_SEED"
+RANK_PLUGIN = "tests.harness.rank_plugin"
+ORDER_SEED = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--adapter", choices=ADAPTERS, help="the framework that this process uses")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ORDER_SEED] = int(os.environ.get(SEED) or random.SystemRandom().randrange(10**6))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files under ``ranked/`` to the ranks, which load the rank plugin."""
+    inside = collection_path.is_relative_to(TESTS) and "ranked" in collection_path.relative_to(TESTS).parts
+    return True if inside and not config.pluginmanager.has_plugin(RANK_PLUGIN) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle the clean rings, file by file, so that no test leans on the one before it."""
+    shuffler = random.Random(config.stash[ORDER_SEED])  # noqa: S311 - an order of tests is no secret
+    keys: dict[Path, float] = {}
+    decorated = [
+        (keys.setdefault(item.path, shuffler.random()), shuffler.random(), item)
+        if _ring(item.path) in CLEAN_RINGS
+        else (1.0, 1.0, item)
+        for item in items
+    ]
+    items[:] = [item for *_, item in sorted(decorated, key=lambda entry: entry[:2])]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"{SEED}={config.stash[ORDER_SEED]} repeats this order of tests")
+
+
+@pytest.fixture
+def adapter(request: pytest.FixtureRequest) -> str:
+    """The name of the framework that ``--adapter`` chose, usable here."""
+    name = request.config.getoption("--adapter")
+    if name is None:
+        reason = f"needs --adapter with one of {', '.join(ADAPTERS)}"
+        if os.environ.get(REQUIRE):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    require(name)
+    return name
+
+
+@pytest.fixture(autouse=True)
+def _hygiene(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give a test of the clean rings a folder, seeds and a limit; fail it for what it leaves."""
+    if _ring(request.path) not in CLEAN_RINGS:
+        yield
+        return
+    folder, environment, threads = Path.cwd(), _environment(), set(threading.enumerate())
+    os.chdir(request.getfixturevalue("tmp_path"))
+    random.seed(0)
+    np.random.seed(0)
+    handler = signal.signal(signal.SIGALRM, _time_is_up)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        os.chdir(folder)
+    left = _left_threads(threads)
+    changed = _restore_environment(environment)
+    assert not left, f"the test left these threads running: {left}"
+    assert not changed, f"the test changed these environment variables: {changed}"
+
+
+def _ring(path: Path) -> str | None:
+    """Return the name of the folder under ``tests`` that a file lies in."""
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else None
+
+
+def _time_is_up(number: int, frame: object) -> None:
+    pytest.fail(f"the test takes longer than {LIMIT_S} s")
+
+
+def _environment() -> dict[str, str]:
+    # pytest itself moves this one from phase to phase.
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _restore_environment(before: dict[str, str]) -> list[str]:
+    """Undo what a test changed and return the names."""
+    after = _environment()
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
+    return changed
+
+
+def _left_threads(before: set[threading.Thread]) -> list[str]:
+    """Return the names of new threads that keep the process alive two seconds after the test."""
+    new = [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
+    for thread in new:
+        thread.join(2.0)
+    return sorted(thread.name for thread in new if thread.is_alive())

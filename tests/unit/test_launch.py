@@ -1,0 +1,416 @@
+"""Exact mpirun commands and messages, and what real mpirun makes of exit codes, output and signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hvdtrain import launch as launch_module
+from hvdtrain.cli.launch import CONTEXT
+from hvdtrain.cli.launch import launch as launch_command
+from hvdtrain.errors import ConfigError
+from hvdtrain.launch import (
+    Host,
+    LaunchRequest,
+    build_mpirun_command,
+    detect_flavour,
+    find_added,
+    find_flavour,
+    make_request,
+    parse_hostfile,
+    parse_hosts,
+    resolve_program,
+    run_launch,
+)
+from tests.harness import run_command, start_command
+
+TIME_LIMIT_S = 50.0
+SSH = "-o BatchMode=yes -o ConnectTimeout=10"
+TWO_LOCAL = (Host("localhost", 2),)
+TWO_REMOTE = (Host("worker1", 2), Host("worker2", 2))
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun") is None and "HVDTRAIN_REQUIRE" not in os.environ, reason="mpirun is not on PATH"
+)
+
+
+# Hosts
+
+
+def test_parse_hosts_with_two_hosts_returns_both():
+    assert parse_hosts("a:2, b-1.example:3") == (Host("a", 2), Host("b-1.example", 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "localhost",
+            "launch: each host of -H must read host:slots with slots of at least 1, got 'localhost'. "
+            "Write for example -H localhost:2.",
+        ),
+        (
+            "a:0,b:1,c:x,",
+            "launch: each host of -H must read host:slots with slots of at least 1, got 'a:0', 'c:x', ''. "
+            "Write for example -H localhost:2.",
+        ),
+        (
+            "-oProxyCommand=x:1",
+            "launch: each host of -H must read host:slots with slots of at least 1, got '-oProxyCommand=x:1'. "
+            "Write for example -H localhost:2.",
+        ),
+        (
+            "localhost:1 localhost:1",
+            "launch: hosts of -H must be separated by commas, got 'localhost:1 localhost:1'. "
+            "Write for example -H worker1:1,worker2:1.",
+        ),
+    ],
+)
+def test_parse_hosts_with_wrong_form_raises(text, message):
+    with pytest.raises(ConfigError) as caught:
+        parse_hosts(text)
+    assert str(caught.value) == message
+    assert caught.value.exit_code == 2
+
+
+def test_parse_hostfile_ignores_blank_lines_and_comments():
+    text = "# cluster\n\nworker1 slots=2\n  worker2:3  # the big one\nworker3 slots = 1\n"
+    assert parse_hostfile(text, "hosts") == (Host("worker1", 2), Host("worker2", 3), Host("worker3", 1))
+
+
+def test_parse_hostfile_with_wrong_lines_names_them_all():
+    with pytest.raises(ConfigError) as caught:
+        parse_hostfile("worker1\n\nworker2 slots=0\nworker3:1\n", "hosts")
+    assert str(caught.value) == (
+        "launch: each line of --hostfile 'hosts' must read host slots=N with N of at least 1, "
+        "got 'worker1' in line 1, 'worker2 slots=0' in line 3. "
+        "Write one host a line, for example localhost slots=2."
+    )
+
+
+def test_parse_hostfile_without_hosts_raises():
+    with pytest.raises(ConfigError) as caught:
+        parse_hostfile("# nothing\n\n", Path("hosts"))
+    assert str(caught.value) == (
+        "launch: --hostfile must name at least 1 host, got none in 'hosts'. "
+        "Write one host a line, for example localhost slots=2."
+    )
+
+
+# Requests
+
+
+def test_request_with_too_few_slots_raises():
+    with pytest.raises(ConfigError) as caught:
+        LaunchRequest(2, (Host("localhost", 1),), ("true",))
+    assert str(caught.value) == (
+        "launch: -np must be at most the slots of all hosts, got -np 2 and 1 in 'localhost:1'. "
+        "Give the hosts more slots, for example -H localhost:2."
+    )
+
+
+def test_request_with_host_named_twice_raises():
+    with pytest.raises(ConfigError) as caught:
+        LaunchRequest(2, (Host("a", 1), Host("b", 1), Host("a", 2)), ("true",))
+    assert str(caught.value) == (
+        "launch: each host must be named once, got 'a' 2 times. Add up its slots, for example -H a:3."
+    )
+
+
+def test_request_without_ranks_and_program_names_both():
+    with pytest.raises(ConfigError) as caught:
+        make_request(0, [])
+    assert str(caught.value) == (
+        "launch: -np must be at least 1, got 0. For example: hvdtrain launch -np 2 -- python train.py. "
+        "a program must follow --, got none. For example: hvdtrain launch -np 2 -- python train.py."
+    )
+
+
+def test_make_request_with_hosts_and_hostfile_raises():
+    with pytest.raises(ConfigError) as caught:
+        make_request(2, ["true"], hosts="a:2", hostfile=Path("hosts"))
+    assert str(caught.value) == (
+        "launch: hosts must come from one option, got -H 'a:2' and --hostfile 'hosts'. Leave one of them out."
+    )
+
+
+def test_make_request_with_missing_hostfile_raises():
+    with pytest.raises(ConfigError) as caught:
+        make_request(2, ["true"], hostfile=Path("no-such-file"))
+    assert str(caught.value) == (
+        "launch: --hostfile must be a readable text file, got 'no-such-file' "
+        "([Errno 2] No such file or directory: 'no-such-file'). Check the path."
+    )
+
+
+def test_make_request_with_hostfile_reads_it(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("worker1 slots=2\n")
+    assert make_request(2, ["true"], hostfile=path).hosts == (Host("worker1", 2),)
+
+
+def test_make_request_without_hosts_runs_more_ranks_than_cores_here():
+    request = make_request(500, ["true"], environ={})
+    assert request.hosts == (Host("localhost", 500),)
+    assert not request.has_ssh
+
+
+def test_make_request_exports_what_ranks_need_and_nothing_else():
+    environ = {
+        **{"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "1", "HVDTRAIN_X": "1", "TF_X": "1", "NCCL_DEBUG": "INFO"},
+        **{"MKL_X": "1", "CUDA_VISIBLE_DEVICES": "0", "KERAS_BACKEND": "tensorflow", "PYTHONPATH": "/a"},
+        **{"PATH": "/bin", "LD_LIBRARY_PATH": "/lib", "HOME": "/root", "SECRET": "x", "MY_PATH": "/b", "TF_%%": "x"},
+    }
+    assert make_request(1, ["true"], environ=environ).exported == (
+        *("CUDA_VISIBLE_DEVICES", "HOROVOD_CYCLE_TIME", "HVDTRAIN_X", "KERAS_BACKEND", "LD_LIBRARY_PATH", "MKL_X"),
+        *("NCCL_DEBUG", "OMPI_MCA_mpi_yield_when_idle", "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "TF_X"),
+    )
+
+
+def test_make_request_with_remote_host_uses_ssh():
+    assert make_request(2, ["true"], hosts="localhost:1,worker1:1", environ={}).has_ssh
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "OMPI_MCA_plm_rsh_args", "HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP"])
+def test_make_request_with_transport_of_the_user_leaves_ssh_alone(name):
+    assert not make_request(1, ["true"], hosts="worker1:1", environ={name: "x"}).has_ssh
+
+
+@pytest.mark.parametrize(
+    ("typed", "resolved"),
+    [
+        (["python", "a.py", "python"], (sys.executable, "a.py", "python")),
+        (["python3", "a.py"], (sys.executable, "a.py")),
+        (["hvdtrain", "train", "job.py"], (sys.executable, "-m", "hvdtrain", "train", "job.py")),
+        (["/opt/bin/python", "a.py"], ("/opt/bin/python", "a.py")),
+        (["python3.8", "a.py"], ("python3.8", "a.py")),
+    ],
+)
+def test_resolve_program_replaces_bare_names_only(typed, resolved):
+    assert resolve_program(typed) == resolved
+
+
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("text", "flavour"),
+    [
+        ("mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n", "openmpi4"),
+        ("mpirun.real (OpenRTE) 4.0.3\n", "openmpi4"),
+        ("mpirun (Open MPI) 5.0.11\n", "openmpi5"),
+        ("HYDRA build details:\n    Version:                                 5.0.2\n", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n", "intel"),
+    ],
+)
+def test_detect_flavour_knows_four_kinds(text, flavour):
+    assert detect_flavour(text) == flavour
+
+
+def test_detect_flavour_with_unknown_mpirun_raises():
+    with pytest.raises(ConfigError) as caught:
+        detect_flavour("LAM 7.1\nmore")
+    assert str(caught.value) == (
+        "launch: mpirun must be of Open MPI, MPICH or Intel MPI, got 'LAM 7.1'. "
+        "Put one of these first on PATH; docker/install.sh installs Open MPI."
+    )
+
+
+def test_build_for_openmpi4_on_this_machine_as_root():
+    request = LaunchRequest(2, TWO_LOCAL, ("/p", "a b.py"), exported=("OMP_NUM_THREADS", "PATH"), is_root=True)
+    assert build_mpirun_command(request, "openmpi4") == [
+        *("mpirun", "--allow-run-as-root", "-np", "2", "-H", "localhost:2", "--bind-to", "none", "--map-by", "slot"),
+        *("-mca", "pml", "ob1", "-mca", "btl", "^openib"),
+        *("-x", "OMP_NUM_THREADS", "-x", "PATH", "/p", "a b.py"),
+    ]
+
+
+def test_build_for_openmpi4_on_other_hosts_limits_ssh():
+    request = LaunchRequest(3, TWO_REMOTE, ("/p",), exported=("PATH",), has_ssh=True)
+    assert build_mpirun_command(request, "openmpi4") == [
+        *("mpirun", "-np", "3", "-H", "worker1:2,worker2:2", "--bind-to", "none", "--map-by", "slot"),
+        *("-mca", "pml", "ob1", "-mca", "btl", "^openib", "-mca", "plm_rsh_args", SSH, "-x", "PATH", "/p"),
+    ]
+
+
+def test_build_for_openmpi5_on_other_hosts_limits_ssh():
+    request = LaunchRequest(3, TWO_REMOTE, ("/p",), exported=("PATH",), has_ssh=True, is_root=True)
+    assert build_mpirun_command(request, "openmpi5") == [
+        *("mpirun", "--allow-run-as-root", "-np", "3", "-H", "worker1:2,worker2:2"),
+        *("--bind-to", "none", "--map-by", "slot", "--prtemca", "plm_ssh_args", SSH, "-x", "PATH", "/p"),
+    ]
+
+
+def test_build_for_mpich_passes_names_as_one_list():
+    request = LaunchRequest(3, TWO_REMOTE, ("/p",), exported=("OMP_NUM_THREADS", "PATH"), has_ssh=True, is_root=True)
+    assert build_mpirun_command(request, "mpich") == [
+        *("mpirun", "-np", "3", "-hosts", "worker1:2,worker2:2", "-bind-to", "none", "-map-by", "slot"),
+        *("-genvlist", "OMP_NUM_THREADS,PATH", "/p"),
+    ]
+
+
+def test_build_for_intel_gives_each_host_its_group_of_ranks():
+    hosts = (*TWO_REMOTE, Host("worker3", 2))
+    request = LaunchRequest(3, hosts, ("/p", "x"), exported=("PATH",), has_ssh=True)
+    assert build_mpirun_command(request, "intel") == [
+        *("mpirun", "-bootstrap", "ssh", "-bootstrap-exec-args", SSH, "-genvlist", "PATH", "-genv", "I_MPI_PIN", "0"),
+        *("-n", "2", "-host", "worker1", "/p", "x", ":", "-n", "1", "-host", "worker2", "/p", "x"),
+    ]
+
+
+def test_find_added_yields_unless_the_user_decided():
+    request = LaunchRequest(2, TWO_LOCAL, ("/p",))
+    assert find_added(request, "openmpi4", {}) == {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert find_added(request, "openmpi4", {"OMPI_MCA_mpi_yield_when_idle": "0"}) == {}
+
+
+def test_find_added_for_mpich_limits_ssh():
+    request = LaunchRequest(2, TWO_REMOTE, ("/p",), has_ssh=True)
+    assert find_added(request, "mpich", {"OMPI_MCA_mpi_yield_when_idle": "1"}) == {"HYDRA_LAUNCHER_EXTRA_ARGS": SSH}
+
+
+# Before mpirun starts
+
+
+def test_find_flavour_without_mpirun_raises(monkeypatch):
+    monkeypatch.setenv("PATH", "/no-such-folder")
+    with pytest.raises(ConfigError) as caught:
+        find_flavour()
+    assert str(caught.value) == (
+        "launch: mpirun must be on PATH, got '/no-such-folder'. "
+        "Install it with docker/install.sh, or add its folder to PATH."
+    )
+
+
+def test_run_launch_with_unknown_program_raises():
+    with pytest.raises(ConfigError) as caught:
+        run_launch(LaunchRequest(2, TWO_LOCAL, ("no-such-program",)))
+    assert str(caught.value) == (
+        "launch: the program must be on PATH or a path to an executable, got 'no-such-program'. "
+        "For example: hvdtrain launch -np 2 -- python train.py."
+    )
+
+
+def test_run_launch_with_silent_hosts_names_each(monkeypatch, tmp_path):
+    fakes = {
+        "mpirun": "echo 'mpirun (Open MPI) 4.1.4'",
+        "ssh": 'case "$5" in worker2) exit 0;; esac; echo "ssh: connect to $5: timed out." >&2; exit 255',
+    }
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    hosts = (Host("localhost", 1), Host("worker1", 1), Host("worker2", 1), Host("worker3", 1))
+    with pytest.raises(ConfigError) as caught:
+        run_launch(LaunchRequest(4, hosts, ("/p",), has_ssh=True))
+    assert str(caught.value) == (
+        "launch: each host must answer ssh without a password, got no answer from "
+        "'worker1' (ssh: connect to worker1: timed out), 'worker3' (ssh: connect to worker3: timed out). "
+        f"Make this succeed: ssh {SSH} worker1 true."
+    )
+
+
+def test_import_loads_no_framework_and_no_mpi():
+    code = (
+        "import sys, hvdtrain.launch; print({'torch', 'tensorflow', 'horovod', 'mpi4py', 'numpy'} & set(sys.modules))"
+    )
+    done = run_command([sys.executable, "-c", code], timeout_s=TIME_LIMIT_S)
+    assert done.stdout == "set()\n"
+
+
+# The command line
+
+
+def run_cli(*arguments):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app.command("launch", context_settings=CONTEXT)(launch_command)
+    return CliRunner().invoke(app, ["launch", *arguments])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-np", "2", "-H", "a:2", "--", "prog", "-np", "9", "--", "-H"],
+        ["-np=2", "--hosts", "a:2", "prog", "-np", "9", "--", "-H"],
+        ["--num-ranks=2", "-Ha:2", "--", "prog", "-np", "9", "--", "-H"],
+    ],
+)
+def test_cli_leaves_the_options_of_the_program_alone(monkeypatch, arguments):
+    requests = []
+    monkeypatch.setattr(launch_module, "run_launch", lambda request: requests.append(request) or 7)
+    assert run_cli(*arguments).exit_code == 7
+    assert requests[0].num_ranks == 2
+    assert requests[0].hosts == (Host("a", 2),)
+    assert requests[0].command == ("prog", "-np", "9", "--", "-H")
+
+
+def test_cli_print_command_prints_shell_text_and_starts_nothing(monkeypatch):
+    monkeypatch.setattr(launch_module, "find_flavour", lambda: "mpich")
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    result = run_cli("-np", "2", "--print-command", "--", "prog", "a b", "$HOME")
+    assert result.exit_code == 0
+    assert result.output == (
+        "OMPI_MCA_mpi_yield_when_idle=1 mpirun -np 2 -hosts localhost:2 -bind-to none -map-by slot "
+        "-genvlist OMPI_MCA_mpi_yield_when_idle prog 'a b' '$HOME'\n"
+    )
+
+
+def test_cli_without_program_propagates_the_error():
+    error = run_cli("-np", "2").exception
+    assert isinstance(error, ConfigError)
+    assert str(error) == (
+        "launch: a program must follow --, got none. For example: hvdtrain launch -np 2 -- python train.py."
+    )
+
+
+# Real mpirun
+
+LAUNCHER = "import sys; from hvdtrain.launch import *; sys.exit(run_launch(make_request(2, sys.argv[1:])))"
+
+
+def list_words(code):
+    return [sys.executable, "-c", LAUNCHER, "python", "-c", code]
+
+
+@needs_mpirun
+def test_mpirun_exit_code_passes_through():
+    assert run_command(list_words("raise SystemExit(3)"), timeout_s=TIME_LIMIT_S).returncode == 3
+
+
+@needs_mpirun
+def test_mpirun_output_of_all_ranks_passes_through():
+    code = "import os, sys; print('out', os.environ['OMPI_COMM_WORLD_RANK']); print('err', file=sys.stderr)"
+    done = run_command(list_words(code), timeout_s=TIME_LIMIT_S)
+    assert sorted(done.stdout.splitlines()) == ["out 0", "out 1"]
+    assert done.stderr.count("err\n") == 2
+    assert done.returncode == 0
+
+
+@needs_mpirun
+def test_mpirun_ranks_use_the_launching_interpreter_without_its_bin_on_path():
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if Path(folder) != Path(sys.executable).parent)
+    done = run_command(list_words("import sys; print(sys.executable)"), env={"PATH": path}, timeout_s=TIME_LIMIT_S)
+    assert done.stdout == f"{sys.executable}\n" * 2
+
+
+@needs_mpirun
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_mpirun_signal_ends_all_ranks_and_leaves_no_process(number):
+    with start_command(list_words("import time; print('up', flush=True); time.sleep(300)")) as launch:
+        limit = time.monotonic() + TIME_LIMIT_S
+        while launch.stdout().count("up") < 2:
+            assert time.monotonic() < limit, launch.stderr()
+            time.sleep(0.05)
+        launch.process.send_signal(number)
+        assert launch.finish(timeout_s=20.0).returncode == 128 + number
