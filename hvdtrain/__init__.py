@@ -14,8 +14,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from hvdtrain.callbacks import Callback
     from hvdtrain.config import TrainConfig
-    from hvdtrain.stream import Stream
     from hvdtrain.errors import HvdTrainError
+    from hvdtrain.stream import Stream
     from hvdtrain.tensorflow_adapter.trainer import TensorFlowTrainer
     from hvdtrain.topology import Topology
     from hvdtrain.torch_adapter.trainer import TorchTrainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -82,7 +82,7 @@ class Loader:
         self._collate = collate or stack
         self._workers = workers
 
-    def iter_steps(self, steps: Iterable[Sequence[Rows]], *, epoch: int) -> Iterator[list[MicroBatch]]:
+    def iter_steps(self, steps: Iterable[Sequence[Rows]], *, epoch: int) -> Generator[list[MicroBatch], None, None]:
         """Yield, for each step's list of rows, the list of its micro-batches, prepared ahead by a thread."""
         pool = ThreadPoolExecutor(self._workers, "hvdtrain-data") if self._workers else None
         try:
@@ -151,7 +151,7 @@ def stack(samples: Sequence[Structure]) -> Structure:
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 
-def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
+def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     """Yield ``items``, made up to ``depth`` ahead by one thread; its error is raised here, in its place.
 
     Closing the iterator early ends the thread.

@@ -16,6 +16,7 @@ class RunPlan:
     Attributes:
         sizes: Global batch, batch per rank and pass, and passes.
         num_samples: Training samples, ``None`` for a stream.
+        num_eval_samples: Evaluation samples, ``None`` without evaluation.
         steps_per_epoch: Updates of one epoch; ``None`` for a stream that says its own end.
         epochs: Epochs that are begun; ``None`` when only ``max_steps`` ends the run.
         total_steps: Updates of the run; ``None`` when only the stream's end tells.
@@ -23,6 +24,7 @@ class RunPlan:
 
     sizes: BatchSizes
     num_samples: int | None
+    num_eval_samples: int | None
     steps_per_epoch: int | None
     epochs: int | None
     total_steps: int | None
@@ -46,16 +48,19 @@ class RunPlan:
         return epochs * per_epoch + min(rest * batch, per_epoch)
 
 
-def make_plan(config: TrainConfig, *, num_samples: int | None, size: int) -> RunPlan:
+def make_plan(
+    config: TrainConfig, *, num_samples: int | None, num_eval_samples: int | None = None, size: int
+) -> RunPlan:
     """Return the run that ``config`` describes, for ``size`` ranks.
 
     Args:
         config: The settings.
         num_samples: Length of the training data; ``None`` for a stream.
+        num_eval_samples: Length of the evaluation data; ``None`` without any.
         size: Number of ranks; moves nothing but ``sizes.batch_size`` and the passes.
 
     Raises:
-        DataError: No training sample.
+        DataError: No sample to train on, or to evaluate on.
         ConfigError: The batch numbers contradict each other, or a setting needs a length that a stream lacks.
     """
     sizes = resolve_batch_sizes(
@@ -64,16 +69,17 @@ def make_plan(config: TrainConfig, *, num_samples: int | None, size: int) -> Run
         batch_size=config.batch_size,
         backward_passes_per_step=config.backward_passes_per_step,
     )
-    if num_samples == 0:
-        raise DataError(
-            "plan: train_data must hold at least 1 sample, got 0. Check the path or the filter that made it."
-        )
+    for name, length in (("train_data", num_samples), ("eval_data", num_eval_samples)):
+        if length == 0:
+            raise DataError(
+                f"plan: {name} must hold at least 1 sample, got 0. Check the path or the filter that made it."
+            )
     steps_per_epoch = _steps_per_epoch(config, num_samples, sizes)
     epochs = config.epochs if config.epochs or config.max_steps is not None else 1
     total = _total_steps(config.max_steps, epochs, steps_per_epoch)
     if epochs is None and steps_per_epoch is not None and total is not None:
         epochs = max(1, -(-total // steps_per_epoch))
-    return RunPlan(sizes, num_samples, steps_per_epoch, epochs, total)
+    return RunPlan(sizes, num_samples, num_eval_samples, steps_per_epoch, epochs, total)
 
 
 def _steps_per_epoch(config: TrainConfig, num_samples: int | None, sizes: BatchSizes) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class Source(abc.ABC):
         """Return two samples, neither augmented nor used up."""
 
     @abc.abstractmethod
-    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Iterator[SourceStep]:
+    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield the steps of an epoch, counted from 1, from ``first_step`` on; at most ``max_steps`` of them."""
 
     @abc.abstractmethod
@@ -70,7 +70,7 @@ class IndexedSource(Source):
         """Return the first two samples, the first twice when there is one."""
         return self._loader.load(np.minimum([0, 1], self._num_samples - 1))
 
-    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Iterator[SourceStep]:
+    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield this rank's share of each global batch; the last batch may be short, a share may be empty."""
         self._ledger = Ledger(self._num_samples)
         shares = iter_shares(
@@ -121,6 +121,7 @@ class StreamSource(Source):
         self._num_shards = stream.count_shards(size=topology.size, workers=config.data_workers)
         self._is_bounded = config.steps_per_epoch is not None or config.max_steps is not None
         self._reader: ShardReader | None = None
+        self._consumed = [0] * self._num_shards  # by the steps done, not by those prepared ahead
         self._taken = 0
 
     def probe(self) -> MicroBatch:
@@ -132,7 +133,7 @@ class StreamSource(Source):
             )
         return MicroBatch(self._collate([samples[0], samples[-1]]), 2)
 
-    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Iterator[SourceStep]:
+    def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield steps until this rank's shards end, and empty ones for as long as others go on."""
         if self._reader is None or self._reader.is_empty:
             self._reader = self._open()
@@ -140,17 +141,17 @@ class StreamSource(Source):
         limits = [limit for limit in (max_steps, per_epoch and per_epoch - first_step) if limit is not None]
         made = self._steps(self._reader, epoch, min(limits) if limits else None)
         with closing(prefetch(made, 1)) as steps:
-            yield from steps
+            for self._consumed, step in steps:
+                yield step
 
     def close_epoch(self, epoch: int, num_steps: int, allreduce_sum: AllReduceSum) -> None:
         """Return nothing: the samples of a stream have no index to count by."""
 
     def manifest(self, epoch: int, allreduce_sum: AllReduceSum) -> dict[str, Any]:
         """Return the number of shards and the samples consumed of each."""
-        consumed = self._reader.consumed if self._reader else [0] * self._num_shards
         mine = np.zeros(self._num_shards, dtype=np.int64)
         owned = slice(self._topology.rank, None, self._topology.size)
-        mine[owned] = np.asarray(consumed)[owned]
+        mine[owned] = self._consumed[owned]
         return {"num_shards": self._num_shards, "consumed": allreduce_sum(mine).tolist()}
 
     def _open(self) -> ShardReader:
@@ -163,7 +164,9 @@ class StreamSource(Source):
             is_bounded=self._is_bounded,
         )
 
-    def _steps(self, reader: ShardReader, epoch: int, max_steps: int | None) -> Iterator[SourceStep]:
+    def _steps(
+        self, reader: ShardReader, epoch: int, max_steps: int | None
+    ) -> Generator[tuple[list[int], SourceStep], None, None]:
         start, stop = share_bounds(self._sizes.global_batch_size, rank=self._topology.rank, size=self._topology.size)
         done = 0
         while max_steps is None or done < max_steps:
@@ -171,7 +174,7 @@ class StreamSource(Source):
             parts = cut_micro_batches(np.arange(len(samples)), batch_size=self._sizes.batch_size)
             batches = [self._batch([samples[i] for i in part], epoch) for part in parts]
             done += 1
-            yield SourceStep(batches, is_last=reader.is_empty)
+            yield list(reader.consumed), SourceStep(batches, is_last=reader.is_empty)
 
     def _batch(self, samples: list[Structure], epoch: int) -> MicroBatch:
         if self._augment is not None:

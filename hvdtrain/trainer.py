@@ -1,30 +1,31 @@
-"""The abstract trainer: the one loop of both frameworks, and the hooks that an adapter fills.
+"""The abstract trainer: the one loop of both frameworks.
 
-The loop owns epochs, samples, learning rate, metrics, files and decisions. An adapter owns tensors: it never
-loops over epochs, picks samples or a learning rate, names a file, averages a metric or prints.
+It owns epochs, samples, learning rate, metrics, files and decisions, and calls the hooks of :mod:`hvdtrain.hooks`
+for everything that touches a tensor.
 """
 
 from __future__ import annotations
 
-import abc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from hvdtrain import checkpoint
-from hvdtrain.batching import Order, cut_micro_batches, iter_shares, share_bounds
+from hvdtrain.agreement import agree_on_run, check_evaluation
+from hvdtrain.batching import cut_micro_batches, share_bounds
 from hvdtrain.callbacks import Callback, JsonLines, Progress, StepReport, TensorBoard
 from hvdtrain.communicator import Communicator, connect
 from hvdtrain.config import TrainConfig
 from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch
-from hvdtrain.errors import ConfigError, NonFiniteError
+from hvdtrain.errors import NonFiniteError
 from hvdtrain.failure import ends_all_ranks, install_excepthook
+from hvdtrain.hooks import Hooks, Signature
 from hvdtrain.metrics import Meter
 from hvdtrain.plan import RunPlan, make_plan
 from hvdtrain.portable import PortableState
@@ -32,7 +33,9 @@ from hvdtrain.recorder import Counters, Recorder
 from hvdtrain.replicas import require_equal_replicas
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.schedule import Patience, Schedule, build_schedule
+from hvdtrain.sources import Source, SourceStep, length_of, make_source
 from hvdtrain.step import StepResult, StepVotes
+from hvdtrain.stream import Stream
 from hvdtrain.topology import Topology
 from hvdtrain.versions import installed_versions
 
@@ -41,26 +44,11 @@ _log = logging.getLogger(__name__)
 Summary = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Signature:
-    """What the probe learned of a model; equal on all ranks.
-
-    Attributes:
-        tensors: Shape and dtype of every weight, buffer and optimizer slot, by neutral name.
-        metric_names: Metrics of an evaluation, ``loss`` first.
-    """
-
-    tensors: Mapping[str, tuple[tuple[int, ...], str]]
-    metric_names: tuple[str, ...]
-
-
-class Trainer(abc.ABC):
+class Trainer(Hooks):
     """Trains one model on all ranks of the launch, the same in every framework.
 
     Every rank constructs one and calls :meth:`fit`. The constructor only stores; work begins in ``fit``.
     """
-
-    framework: ClassVar[str]
 
     def __init__(
         self,
@@ -103,76 +91,18 @@ class Trainer(abc.ABC):
         self.topology = Topology()
         self.counters = Counters()
 
-    # ------------------------------------------------------------------ hooks, in the order in which they run
-    @abc.abstractmethod
-    def start(self) -> None:
-        """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
-
-    @abc.abstractmethod
-    def prepare(self, probe: MicroBatch) -> Signature:
-        """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped.
-
-        The model's state and random numbers are as before the run; optimizer slots exist.
-
-        Raises:
-            DataError: Loss or metrics do not return one value per element.
-        """
-
-    @abc.abstractmethod
-    def broadcast_state(self) -> None:
-        """After this call every rank holds the root's parameters, buffers and optimizer slots."""
-
-    @abc.abstractmethod
-    def make_batch(self, micro_batch: MicroBatch) -> Any:
-        """Return the batch as the framework's tensors on this rank's device; structure and dtypes stay."""
-
-    @abc.abstractmethod
-    def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
-        """After this call every rank has made the same update, from one reduction.
-
-        Args:
-            micro_batches: Batches of :meth:`make_batch`; none for an empty share.
-            lr: Learning rate of this update.
-            votes: What this rank adds to the step tensor.
-
-        Returns:
-            The reduced step tensor. Without weight, or not finite, nothing was updated.
-        """
-
-    @abc.abstractmethod
-    def average_statistics(self) -> None:
-        """After this call running statistics are the mean over ranks, and other buffers the root's."""
-
-    @abc.abstractmethod
-    def eval_step(self, batch: Any) -> dict[str, tuple[float, float]]:
-        """Return ``{name: (weighted sum, sum of weights)}`` of loss and metrics in evaluation mode."""
-
-    @abc.abstractmethod
-    def export_state(self) -> PortableState:
-        """Return weights, buffers and optimizer slots under neutral names; arrays may share memory."""
-
-    @abc.abstractmethod
-    def import_state(self, state: PortableState) -> None:
-        """After this call this rank holds ``state``; a tensor without partner is an error that lists both sides."""
-
-    @abc.abstractmethod
-    def stop(self) -> None:
-        """After this call the trainer holds no framework resource; runs always, also after an error."""
-
-    # ------------------------------------------------------------------ the loop
-    def fit(self, train_data: IndexedData, eval_data: IndexedData | None = None) -> Summary:
+    def fit(self, train_data: IndexedData | Stream, eval_data: IndexedData | None = None) -> Summary:
         """Train, evaluate and save; return what ``summary.json`` holds.
 
         Args:
-            train_data: Has ``len()`` and ``[i]``; the same on every rank.
-            eval_data: The same for evaluation; ``None`` for none.
+            train_data: Has ``len()`` and ``[i]``, or is a stream; the same on every rank.
+            eval_data: Has ``len()`` and ``[i]``; ``None`` for no evaluation.
 
         Raises:
             HvdTrainError: On all ranks together. An error of one rank alone ends the whole launch instead.
         """
         self.communicator: Communicator = connect()
         self.topology = self.communicator.topology
-        self.counters = Counters()
         with ends_all_ranks(self.communicator):
             install_excepthook(self.communicator)
             self._folder: RunFolder | None = None
@@ -189,33 +119,40 @@ class Trainer(abc.ABC):
         """Ask all ranks to stop together after the next step; any rank, any callback may."""
         self._wants_stop = True
 
-    def _begin(self, train_data: IndexedData, eval_data: IndexedData | None) -> None:
-        communicator, config = self.communicator, self.config
-        self._plan: RunPlan = communicator.together(
-            lambda: make_plan(config, num_samples=len(train_data), size=self.topology.size)
-        )
-        self._schedule: Schedule = communicator.together(lambda: build_schedule(config, self._plan))
-        communicator.together(lambda: self._check(eval_data))
-        self._agree(train_data, eval_data)
+    def _begin(self, train_data: IndexedData | Stream, eval_data: IndexedData | None) -> None:
+        communicator = self.communicator
+        communicator.together(lambda: self._make_plan(train_data, eval_data))
+        agree_on_run(communicator, self.framework, self.config, self._plan, self.job_digest)
         self._folder = communicator.together(self._open_folder)
-        self._train_loader = Loader(
-            train_data, seed=config.seed, augment=self.augment, collate=self.collate, workers=config.data_workers
-        )
-        self._eval_data = eval_data
-        self._eval_loader = eval_data and Loader(eval_data, collate=self.collate, workers=config.data_workers)
-        rows = np.minimum([0, 1], len(train_data) - 1)
-        probe: MicroBatch = communicator.run_on_root(lambda: self._train_loader.load(rows))
-        self._signature = communicator.together(lambda: self.prepare(probe))
-        communicator.agree(
-            "probe", {"model": self._signature}, "Build the same model on every rank, whatever its rank."
-        )
+        probe: MicroBatch = communicator.run_on_root(self._source.probe)
+        self._signature: Signature = communicator.together(lambda: self.prepare(probe))
+        communicator.agree("probe", {"model": self._signature}, "Build the same model on every rank.")
         self.broadcast_state()
         self._require_equal_replicas("start")
-        self._recorder = Recorder(self.counters, config.log_every_steps)
-        self._patience = Patience.of(config)
+        self._recorder = Recorder(self.counters, self.config.log_every_steps)
+        self._patience = Patience.of(self.config)
         self._wants_stop = self._is_stopping = False
-        self._last_eval: dict[str, Any] | None = None
+        self._eval_row: dict[str, Any] | None = None
+        self._ledger: dict[str, int | None] | None = None
         self._callbacks = self._all_callbacks()
+
+    def _make_plan(self, train_data: IndexedData | Stream, eval_data: IndexedData | None) -> None:
+        config, topology = self.config, self.topology
+        self.counters = Counters()
+        self._plan: RunPlan = make_plan(
+            config,
+            num_samples=length_of(train_data, "train_data"),
+            num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data"),
+            size=topology.size,
+        )
+        check_evaluation(config, self._plan)
+        self._schedule: Schedule = build_schedule(config, self._plan)
+        self._source: Source = make_source(
+            train_data, self._plan.sizes, topology, config, augment=self.augment, collate=self.collate
+        )
+        self._eval_loader = (
+            None if eval_data is None else Loader(eval_data, collate=self.collate, workers=config.data_workers)
+        )
 
     def _run(self) -> Summary:
         self._notify("on_fit_begin")
@@ -224,102 +161,82 @@ class Trainer(abc.ABC):
             self._notify("on_epoch_end", self.counters.epoch)
             if self.counters.epoch % self.config.eval_every_epochs == 0 or self._is_over():
                 self._evaluate()
-        if self._last_eval is None or self._last_eval["global_step"] != self.counters.global_step:
+        if self._eval_row is None or self._eval_row["global_step"] != self.counters.global_step:
             self._evaluate()
         self._save()
         return self._finish()
 
     def _train_epoch(self) -> None:
-        counters, sizes = self.counters, self._plan.sizes
+        counters, total = self.counters, self._plan.total_steps
         counters.epoch += 1
         self._recorder.begin_epoch()
-        left = None if self._plan.total_steps is None else self._plan.total_steps - counters.global_step
-        shares = iter_shares(
-            self._order(counters.epoch),
-            sizes,
-            rank=self.topology.rank,
-            size=self.topology.size,
-            first_step=counters.step_in_epoch,
-            stop_step=None if left is None else counters.step_in_epoch + left,
-        )
-        with closing(self._train_loader.iter_steps(shares, epoch=counters.epoch)) as steps:
-            for micro_batches in steps:
-                self._train_step(micro_batches)
-                if self._is_stopping:
-                    return
-        counters.step_in_epoch = 0
+        left = None if total is None else total - counters.global_step
+        epoch = self._source.iter_epoch(counters.epoch, first_step=counters.step_in_epoch, max_steps=left)
+        is_complete = False
+        with closing(epoch) as steps:
+            for step in steps:
+                is_complete = self._train_step(step)
+                if is_complete or self._is_stopping:
+                    break
+        self._ledger = self._source.close_epoch(counters.epoch, counters.step_in_epoch, self.communicator.allreduce_sum)
+        if is_complete or not self._is_over():
+            counters.step_in_epoch = 0
 
-    def _train_step(self, micro_batches: Sequence[MicroBatch]) -> None:
-        counters = self.counters
+    def _train_step(self, step: SourceStep) -> bool:
+        """Make one update; return whether no rank has anything left in the epoch."""
+        counters, batches = self.counters, step.micro_batches
         lr = self._schedule(counters.samples_seen) * self._patience.factor
         votes = StepVotes(
-            num_samples=sum(batch.num_samples for batch in micro_batches),
-            num_passes=len(micro_batches),
+            num_samples=sum(batch.num_samples for batch in batches),
+            num_passes=len(batches),
             stop=self._wants_stop or self._is_out_of_time(),
+            end=step.is_last,
         )
-        result = self.train_step([self.make_batch(batch) for batch in micro_batches], lr=lr, votes=votes)
+        result = self.train_step([self.make_batch(batch) for batch in batches], lr=lr, votes=votes)
         counters.global_step += 1
         counters.step_in_epoch += 1
         counters.samples_seen += result.num_samples
+        is_complete = result.end_votes == self.topology.size
         self._is_stopping = result.stop_votes > 0
         self._check_step(result)
         self._recorder.add(result)
-        is_last = self._is_stopping or self._is_over() or counters.step_in_epoch == self._plan.steps_per_epoch
+        is_last = is_complete or self._is_over() or counters.step_in_epoch == self._plan.steps_per_epoch
         row = self._recorder.train_row(result, lr, is_last_of_epoch=is_last)
         self._notify("on_step_end", StepReport(counters.global_step, counters.epoch, result, row))
+        return is_complete
 
     def _evaluate(self) -> None:
-        if self._eval_data is None or self._eval_loader is None:
+        if self._eval_loader is None or self._plan.num_eval_samples is None:
             return
         began = time.perf_counter()
         self.average_statistics()
         meter = Meter(self._signature.metric_names)
-        start, stop = share_bounds(len(self._eval_data), rank=self.topology.rank, size=self.topology.size)
+        start, stop = share_bounds(self._plan.num_eval_samples, rank=self.topology.rank, size=self.topology.size)
         rows = cut_micro_batches(np.arange(start, stop), batch_size=self._plan.sizes.batch_size)
         with closing(self._eval_loader.iter_steps([[part] for part in rows], epoch=0)) as steps:
             for (batch,) in steps:
                 meter.add(self.eval_step(self.make_batch(batch)))
         meter.reduce(self.communicator.allreduce_sum)
-        self._last_eval = self._recorder.eval_row(meter.means())
+        self._eval_row = self._recorder.eval_row(meter.means())
         self._recorder.pause(time.perf_counter() - began)
-        if self._patience.update(self._last_eval["loss"]):
+        if self._patience.update(self._eval_row["loss"]):
             self._is_stopping = True
-        self._notify("on_evaluate", self._last_eval)
+        self._notify("on_evaluate", self._eval_row)
 
     def _save(self) -> None:
         began = time.perf_counter()
         self.average_statistics()
         state = self._require_equal_replicas(f"step {self.counters.global_step}")
+        manifest = self._manifest()
         folder = self._folder
         path = self.communicator.run_on_root(
-            lambda: folder and checkpoint.commit(folder.checkpoints, self.counters.global_step, state, self._manifest())
+            lambda: folder and checkpoint.commit(folder.checkpoints, self.counters.global_step, state, manifest)
         )
         self._recorder.pause(time.perf_counter() - began)
         if path is not None:
             self._notify("on_checkpoint", path)
 
     # ------------------------------------------------------------------ parts of the loop
-    def _check(self, eval_data: IndexedData | None) -> None:
-        if eval_data is not None and len(eval_data) == 0:
-            raise ConfigError("plan: eval_data must hold at least 1 sample, got 0. Leave it out to skip evaluation.")
-        needs = [name for name in ("early_stop_patience", "keep_best") if getattr(self.config, name) is not None]
-        needs += ["decay='plateau'"] if self.config.decay == "plateau" else []
-        if needs and eval_data is None:
-            raise ConfigError(f"plan: {needs[0]} needs evaluations, got no eval_data. Give the job eval_data().")
-
-    def _agree(self, train_data: IndexedData, eval_data: IndexedData | None) -> None:
-        self.communicator.agree(
-            "versions", installed_versions(self.framework), "Install the same versions on every host."
-        )
-        facts = {
-            "framework": self.framework,
-            "len(train_data)": len(train_data),
-            "len(eval_data)": None if eval_data is None else len(eval_data),
-            "job file": self.job_digest,
-            **self.config.model_dump(),
-        }
-        self.communicator.agree("plan", facts, "Give every rank the same job, data and options.")
-
     def _open_folder(self) -> RunFolder | None:
         if self.run_dir is None or not self.topology.is_root:
             return None
@@ -333,10 +250,6 @@ class Trainer(abc.ABC):
             built_in += [JsonLines(self._folder), TensorBoard(self._folder.path)]
         return [*built_in, *self.user_callbacks]
 
-    def _order(self, epoch: int) -> Order:
-        assert self._plan.num_samples is not None
-        return Order(self._plan.num_samples, seed=self.config.seed, epoch=epoch, shuffle=self.config.shuffle)
-
     def _is_over(self) -> bool:
         plan, counters = self._plan, self.counters
         if self._is_stopping or (plan.total_steps is not None and counters.global_step >= plan.total_steps):
@@ -347,15 +260,16 @@ class Trainer(abc.ABC):
         return self.config.max_time_s is not None and self._recorder.elapsed_s() >= self.config.max_time_s
 
     def _check_step(self, result: StepResult) -> None:
+        step = self.counters.global_step
         if not result.is_finite and self.config.on_nonfinite == "raise":
             error = NonFiniteError(
-                f"step {self.counters.global_step}: loss and gradient must be finite, got loss sum {result.loss_sum} "
-                f"and gradient norm {result.grad_norm}. Lower the learning rate, or set on_nonfinite='skip'."
+                f"step {step}: loss and gradient must be finite, got loss sum {result.loss_sum} and gradient norm "
+                f"{result.grad_norm}. Lower the learning rate, or set on_nonfinite='skip'."
             )
             error.is_agreed = True
             raise error
         if result.is_finite and result.weight_sum == 0 and self.topology.is_root:
-            _log.warning("step %d: all weights are 0, nothing was updated", self.counters.global_step)
+            _log.warning("step %d: all weights are 0, nothing was updated", step)
 
     def _require_equal_replicas(self, where: str) -> PortableState:
         state = self.export_state()
@@ -363,23 +277,17 @@ class Trainer(abc.ABC):
         return state
 
     def _manifest(self) -> dict[str, Any]:
-        counters = self.counters
         return {
             "framework": self.framework,
             "versions": installed_versions(self.framework),
             "size": self.topology.size,
-            "epoch": counters.epoch,
-            "step_in_epoch": counters.step_in_epoch,
-            "global_step": counters.global_step,
-            "samples_seen": counters.samples_seen,
-            "num_samples": self._plan.num_samples,
-            "order_digest": self._order(max(counters.epoch, 1)).digest(),
+            **asdict(self.counters),
+            "data": self._source.manifest(self.counters.epoch, self.communicator.allreduce_sum),
             "config": self.config.model_dump(mode="json"),
         }
 
     def _finish(self) -> Summary:
-        counters, event = self.counters, self._last_eval
-        head = ("event", "epoch", "global_step", "samples_seen", "time_s")
+        counters = self.counters
         summary: Summary = {
             "framework": self.framework,
             "size": self.topology.size,
@@ -387,7 +295,8 @@ class Trainer(abc.ABC):
             "global_step": counters.global_step,
             "samples_seen": counters.samples_seen,
             "train": self._recorder.epoch_means(),
-            "eval": event and {name: value for name, value in event.items() if name not in head},
+            "eval": self._eval_row and {name: self._eval_row[name] for name in self._signature.metric_names},
+            "ledger": {"train": self._ledger},
             "samples_per_s": self._recorder.samples_per_s(),
             "time_s": self._recorder.elapsed_s(),
         }

@@ -42,7 +42,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
         option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, rich_help_panel="Settings")
         if _plain(field.annotation) is bool:
             option = typer.Option(help=field.description, rich_help_panel="Settings")
-        annotation = Annotated[_plain(field.annotation) | None, option]
+        kind: Any = _plain(field.annotation) | None
+        annotation = Annotated[kind, option]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}

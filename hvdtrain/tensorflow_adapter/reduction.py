@@ -39,7 +39,7 @@ class _Bridge:
 
 def wrap(optimizer: keras.optimizers.Optimizer, compression: str) -> Any:
     """Return a new optimizer of the same settings whose ``compute_gradients`` sums over ranks, as one group."""
-    bridged = type(type(optimizer).__name__, (_Bridge, type(optimizer)), {})
+    bridged: Any = type(type(optimizer).__name__, (_Bridge, type(optimizer)), {})
     return hvd.DistributedOptimizer(
         bridged.from_config(optimizer.get_config()),
         compression=hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none,

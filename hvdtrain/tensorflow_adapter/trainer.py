@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from hvdtrain.data import MicroBatch
 from hvdtrain.errors import AdapterError, ConfigError
+from hvdtrain.hooks import Signature
 from hvdtrain.portable import PortableState
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
@@ -27,7 +28,7 @@ from hvdtrain.tensorflow_adapter.model import BoundModel, elements, leading_open
 from hvdtrain.tensorflow_adapter.optimizers import build_optimizer
 from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
 from hvdtrain.threads import require_same_size, threads_per_rank
-from hvdtrain.trainer import Signature, Trainer
+from hvdtrain.trainer import Trainer
 
 
 class TensorFlowTrainer(Trainer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -34,7 +35,7 @@ class Lamb(torch.optim.Optimizer):
                     self._update(parameter, group)
         return loss
 
-    def _update(self, parameter: torch.Tensor, group: dict[str, float]) -> None:
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         state, grad = self.state[parameter], parameter.grad
         b1, b2 = group["betas"]
         state["step"] += 1
@@ -48,14 +49,16 @@ class Lamb(torch.optim.Optimizer):
         parameter.sub_(r * (group["lr"] * trust))
 
 
-def build_optimizer(config: TrainConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(config: TrainConfig, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Return the canonical optimizer over the parameters that train; slots follow in :func:`build_slots`."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    common = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    lr, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(trained, momentum=config.momentum, nesterov=config.nesterov, **common)
+        return torch.optim.SGD(trained, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lamb": Lamb}
-    return kinds[config.optimizer](trained, betas=config.betas, eps=config.epsilon, **common)
+    kind: Any = kinds[config.optimizer]
+    built: torch.optim.Optimizer = kind(trained, lr, config.betas, config.epsilon, decay)
+    return built
 
 
 def build_slots(config: TrainConfig, optimizer: torch.optim.Optimizer) -> None:

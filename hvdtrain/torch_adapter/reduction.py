@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import horovod.torch as hvd
@@ -36,7 +36,7 @@ class UsageHooks:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._fired: set[torch.Tensor] = set()
         self._used: set[torch.Tensor] = set()
-        self._handles = [p.register_post_accumulate_grad_hook(self._on_grad) for p in self.parameters]
+        self._handles = [_hook(parameter, self._on_grad) for parameter in self.parameters]
 
     def begin_step(self) -> None:
         """Forget the last step."""
@@ -69,3 +69,7 @@ class UsageHooks:
             parameter.grad = grad.to_dense()
         elif not grad.is_contiguous():
             parameter.grad = grad.contiguous()
+
+
+def _hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:
+    return parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hvdtrain.data import MicroBatch
 from hvdtrain.errors import AdapterError, ConfigError
+from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_elements
 from hvdtrain.portable import PortableState
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
@@ -24,7 +25,7 @@ from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.torch_adapter import state as portable_state
 from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots
 from hvdtrain.torch_adapter.reduction import UsageHooks, wrap
-from hvdtrain.trainer import Signature, Trainer
+from hvdtrain.trainer import Trainer
 
 
 class TorchTrainer(Trainer):
@@ -50,7 +51,7 @@ class TorchTrainer(Trainer):
         self._model = _build(self.model).to(self._device)
         metric_names = self._probe(self.make_batch(probe))
         _refuse_unsupported(self._model)
-        self._names = {parameter: name for name, parameter in self._model.named_parameters()}
+        self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
         optimizer = self._native_optimizer() or build_optimizer(self.config, self._names)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._usage = UsageHooks(self._names)
@@ -76,15 +77,15 @@ class TorchTrainer(Trainer):
         self._seed_dropout()
         self._optimizer.set_backward_passes_per_step(max(len(micro_batches), 1))
         self._usage.begin_step()
-        loss_sum = weight_sum = 0.0
+        loss_sum = weight_sum = torch.zeros((), dtype=torch.float64)
         for batch in micro_batches:
             values, weights = self._losses(batch)
             weighted = values * weights
-            loss_sum += weighted.detach().double().sum()
-            weight_sum += weights.double().sum()
+            loss_sum = loss_sum + weighted.detach().double().sum()
+            weight_sum = weight_sum + weights.double().sum()
             if weighted.requires_grad:
                 # Dividing by a number known everywhere keeps half-precision sums in range.
-                (weighted.sum() / nominal).backward()
+                (weighted.sum() / nominal).backward()  # type: ignore[no-untyped-call]
             self._usage.end_pass()
         if not micro_batches:
             self._usage.end_pass()
@@ -168,10 +169,10 @@ class TorchTrainer(Trainer):
         weight_sum = sums[STEP_FIELDS.index("weight_sum")]
         gradients = []
         for parameter, is_used in zip(self._usage.parameters, used, strict=True):
-            if is_used:
-                gradients.append(parameter.grad)
-            else:
+            if not is_used:
                 parameter.grad = None
+            elif parameter.grad is not None:
+                gradients.append(parameter.grad)
         scale = nominal / weight_sum if weight_sum else 0.0
         norms = torch._foreach_norm(gradients) if gradients else [torch.zeros(())]
         grad_norm = torch.linalg.vector_norm(torch.stack(norms)).item() * scale
