@@ -170,7 +170,7 @@ class TensorFlowTrainer(Trainer):
         grad_norm = tf.cast(tf.linalg.global_norm(reduced), tf.float64) * scale
         factor = scale
         if self.config.clip_norm is not None:
-            factor = scale * tf.minimum(1.0, self.config.clip_norm / (grad_norm + 1e-6))
+            factor *= tf.minimum(tf.ones_like(scale), self.config.clip_norm / (grad_norm + 1e-6))
         is_finite = tf.math.is_finite(grad_norm) & tf.math.is_finite(sums[0])
 
         def update() -> tf.Tensor:
