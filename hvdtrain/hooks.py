@@ -23,10 +23,12 @@ class Signature:
     Attributes:
         tensors: Shape and dtype of every weight, buffer and optimizer slot, by neutral name.
         metric_names: Metrics of an evaluation, ``loss`` first.
+        notes: What of the model keeps runs from being equal: ``dropout``, ``batch norm``.
     """
 
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     metric_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Hooks(abc.ABC):
@@ -83,7 +85,10 @@ class Hooks(abc.ABC):
 
     @abc.abstractmethod
     def import_state(self, state: PortableState) -> None:
-        """After this call this rank holds ``state``; a tensor without partner is an error that lists both sides."""
+        """After this call this rank holds ``state``; a tensor without partner is an error that lists both sides.
+
+        A state without slots leaves the optimizer as it is.
+        """
 
     @abc.abstractmethod
     def stop(self) -> None:

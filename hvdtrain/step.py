@@ -7,8 +7,8 @@ sums. An adapter may append numbers of its own after the fields named here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 #: Order of the numbers in the step tensor, each a sum over ranks.
 STEP_FIELDS = ("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes")
@@ -50,6 +50,7 @@ class StepResult:
         grad_norm: Global 2-norm of the reduced, normalised gradient before clipping.
         stop_votes: Ranks that want to stop.
         end_votes: Ranks whose stream has ended.
+        grad_norms: Norm of each tensor's reduced gradient by neutral name; empty unless the run is traced.
     """
 
     loss_sum: float
@@ -58,12 +59,17 @@ class StepResult:
     grad_norm: float
     stop_votes: int
     end_votes: int
+    grad_norms: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_sums(cls, sums: Sequence[float], grad_norm: float) -> StepResult:
+    def from_sums(
+        cls, sums: Sequence[float], grad_norm: float, grad_norms: Mapping[str, float] | None = None
+    ) -> StepResult:
         """Read the reduced step tensor."""
         loss_sum, weight_sum, num_samples, _, stop_votes, end_votes = sums[: len(STEP_FIELDS)]
-        return cls(loss_sum, weight_sum, round(num_samples), grad_norm, round(stop_votes), round(end_votes))
+        return cls(
+            loss_sum, weight_sum, round(num_samples), grad_norm, round(stop_votes), round(end_votes), grad_norms or {}
+        )
 
     @property
     def is_finite(self) -> bool:

@@ -15,13 +15,23 @@ from hvdtrain.registry import load_trainer
 from hvdtrain.trainer import Summary
 
 
-def train_job(path: Path, *, framework: str | None, run_dir: Path | None, settings: Mapping[str, Any]) -> Summary:
+def train_job(
+    path: Path,
+    *,
+    framework: str | None,
+    run_dir: Path | None,
+    init_from: Path | None,
+    trace_every_steps: int | None,
+    settings: Mapping[str, Any],
+) -> Summary:
     """Load the job, choose the framework, prepare the data, and fit.
 
     Args:
         path: The job file.
         framework: The wanted framework; ``None`` for the only one that the job serves.
         run_dir: Folder of the run; ``runs/<job>-<framework>`` when ``None``.
+        init_from: Checkpoint whose weights training starts from.
+        trace_every_steps: Write norms each step, and all weights every so many steps.
         settings: Fields of TrainConfig that stand above those of the job.
 
     Raises:
@@ -48,6 +58,8 @@ def train_job(path: Path, *, framework: str | None, run_dir: Path | None, settin
             augment=job.function("augment"),
             collate=job.function("collate"),
             names=job.names,
+            init_from=init_from,
+            trace_every_steps=trace_every_steps,
             job_digest=job.digest,
         )
         return trainer.fit(train_data, eval_data)

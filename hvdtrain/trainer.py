@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from hvdtrain.sources import Source, SourceStep, length_of, make_source
 from hvdtrain.step import StepResult, StepVotes
 from hvdtrain.stream import Stream
 from hvdtrain.topology import Topology
+from hvdtrain.trace import Trace
 from hvdtrain.versions import installed_versions
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class Trainer(Hooks):
         augment: Augment | None = None,
         collate: Collate | None = None,
         names: Mapping[str, str] | None = None,
+        init_from: str | Path | None = None,
+        trace_every_steps: int | None = None,
         job_digest: str = "",
     ) -> None:
         """Store what to train.
@@ -82,12 +85,16 @@ class Trainer(Hooks):
             augment: ``augment(sample, rng)`` for training samples.
             collate: ``collate(samples)`` makes a batch where stacking is not enough.
             names: Neutral names for weights that the automatic mapping cannot match: ``{neutral: keras path}``.
+            init_from: Checkpoint whose weights training starts from, in place of the model's own.
+            trace_every_steps: Write the norms of all tensors each step, and all weights every so many steps.
             job_digest: Digest of the job file, compared between ranks.
         """
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.config, self.names, self.job_digest = config, dict(names or {}), job_digest
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.user_callbacks, self.augment, self.collate = tuple(callbacks), augment, collate
+        self.init_from = None if init_from is None else Path(init_from)
+        self.trace_every_steps = trace_every_steps
         self.topology = Topology()
         self.counters = Counters()
 
@@ -126,7 +133,10 @@ class Trainer(Hooks):
         self._folder = communicator.together(self._open_folder)
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
+        self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
         communicator.agree("probe", {"model": self._signature}, "Build the same model on every rank.")
+        if self.init_from is not None:
+            communicator.run_on_root(self._import_weights)
         self.broadcast_state()
         self._require_equal_replicas("start")
         self._recorder = Recorder(self.counters, self.config.log_every_steps)
@@ -244,10 +254,16 @@ class Trainer(Hooks):
         folder.write_config(self.config.model_dump(mode="json"))
         return folder
 
+    def _import_weights(self) -> None:
+        assert self.init_from is not None
+        self.import_state(replace(checkpoint.load(self.init_from).state, slots={}))
+
     def _all_callbacks(self) -> list[Callback]:
         built_in: list[Callback] = [Progress()]
         if self._folder is not None:
             built_in += [JsonLines(self._folder), TensorBoard(self._folder.path)]
+            if self.trace_every_steps is not None:
+                built_in.append(Trace(self._folder.path, self.trace_every_steps))
         return [*built_in, *self.user_callbacks]
 
     def _is_over(self) -> bool:
@@ -281,6 +297,7 @@ class Trainer(Hooks):
             "framework": self.framework,
             "versions": installed_versions(self.framework),
             "size": self.topology.size,
+            "notes": self._notes,
             **asdict(self.counters),
             "data": self._source.manifest(self.counters.epoch, self.communicator.allreduce_sum),
             "config": self.config.model_dump(mode="json"),

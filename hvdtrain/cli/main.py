@@ -9,7 +9,11 @@ from typing import NoReturn
 import typer
 
 import hvdtrain
-from hvdtrain.cli.launch import CONTEXT, launch
+from hvdtrain.cli import launch as launch_command
+from hvdtrain.cli import parity as parity_command
+from hvdtrain.cli.compare import compare
+from hvdtrain.cli.launch import launch
+from hvdtrain.cli.parity import parity
 from hvdtrain.cli.train import train
 from hvdtrain.errors import ConfigError, HvdTrainError
 
@@ -20,7 +24,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train)
-app.command(context_settings=CONTEXT)(launch)
+app.command(context_settings=launch_command.CONTEXT)(launch)
+app.command(context_settings=parity_command.CONTEXT)(parity)
+app.command()(compare)
 
 
 def _print_version(wanted: bool) -> None:

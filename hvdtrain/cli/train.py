@@ -22,6 +22,12 @@ def _train(
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", help="Folder of the run; runs/<job>-<framework> if left out.")
     ] = None,
+    init_from: Annotated[
+        Path | None, typer.Option("--init-from", help="Checkpoint whose weights training starts from.")
+    ] = None,
+    trace: Annotated[
+        int | None, typer.Option("--trace", help="Norms each step, all weights every so many.", min=1)
+    ] = None,
     **settings: Any,
 ) -> None:
     """Train the model of a job file on every rank of the launch.
@@ -31,7 +37,7 @@ def _train(
     from hvdtrain.train_job import train_job
 
     given = {name: value for name, value in settings.items() if value is not None}
-    train_job(job, framework=framework, run_dir=run_dir, settings=given)
+    train_job(job, framework=framework, run_dir=run_dir, init_from=init_from, trace_every_steps=trace, settings=given)
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -65,10 +65,13 @@ def import_state(state: PortableState, named: NamedVariables, optimizer: Any) ->
     """Assign a portable state to model and optimizer; a tensor without partner is refused."""
     given = {name: array.shape for name, array in {**state.weights, **state.slots}.items()}
     counts = [name for name in given if name.endswith("num_batches_tracked")]
-    require_same_tensors("import_state", named.shapes(optimizer), given, optional=counts)
+    have = named.shapes(optimizer)
+    if not state.slots:
+        have = {name: have[name] for name in named.variables}
+    require_same_tensors("import_state", have, given, optional=counts)
     for name, variable in named.variables.items():
         variable.assign(named.layouts[name].from_portable(state.weights[name], tuple(variable.shape)))
-    for name, variable, layout in named.slots(optimizer):
+    for name, variable, layout in named.slots(optimizer) if state.slots else ():
         variable.assign(layout.from_portable(state.slots[name], tuple(variable.shape)))
     for variable in optimizer.variables:
         if f"native/{variable.path}" in state.slots:

@@ -58,7 +58,7 @@ class TensorFlowTrainer(Trainer):
         self._rate = float(self._optimizer.learning_rate)
         self._optimizer.build(self._variables)
         self._build_functions(batch)
-        return Signature(self.export_state().signature(), metric_names)
+        return Signature(self.export_state().signature(), metric_names, _notes(self._model))
 
     def broadcast_state(self) -> None:
         """After this call every rank holds the root's parameters, buffers and optimizer slots."""
@@ -76,8 +76,9 @@ class TensorFlowTrainer(Trainer):
         for batch in micro_batches:
             self._traced("accumulate", self._accumulate, batch)(batch)
         rate = lr if self.optimizer is None else self._rate * lr / self.config.learning_rate
-        sums, grad_norm = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
-        return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm))
+        sums, grad_norm, norms = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
+        traced = dict(zip(self._used_names, norms.numpy().tolist(), strict=True)) if self.trace_every_steps else {}
+        return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm), traced)
 
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
@@ -132,6 +133,8 @@ class TensorFlowTrainer(Trainer):
         self._gradients = [tf.Variable(tf.zeros_like(v.value)) for v in self._variables]
         self._is_used = [True] * len(self._variables)
         self._traced("accumulate", self._accumulate, batch).get_concrete_function()
+        used = zip(self._variables, self._is_used, strict=True)
+        self._used_names = [self._named.name_of[id(variable)] for variable, is_used in used if is_used]
         self._apply = tf.function(self._reduce_and_update, autograph=False)
 
     def _traced(self, name: str, body: Callable[[Any], Any], batch: Any) -> Any:
@@ -158,7 +161,7 @@ class TensorFlowTrainer(Trainer):
         self._sums[0].assign_add(tf.reduce_sum(tf.cast(weighted, tf.float64)))
         self._sums[1].assign_add(tf.reduce_sum(tf.cast(weights, tf.float64)))
 
-    def _reduce_and_update(self, lr: tf.Tensor, tail: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _reduce_and_update(self, lr: tf.Tensor, tail: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Sum over ranks, normalise, clip and apply; leave alone what the loss does not use."""
         step = tf.concat([tf.stack([tf.identity(s) for s in self._sums]), tail], axis=0)
         sums = hvd.allreduce(step, op=hvd.Sum, name="hvdtrain.step")
@@ -184,7 +187,8 @@ class TensorFlowTrainer(Trainer):
         with tf.control_dependencies([sums, *reduced]):
             for held in [*self._sums, *self._gradients]:
                 held.assign(tf.zeros_like(held))  # assigned, not multiplied: NaN * 0 is NaN
-        return sums, grad_norm
+        norms = tf.stack([tf.cast(tf.norm(g), tf.float64) * scale for g in reduced]) if self.trace_every_steps else step
+        return sums, grad_norm, norms
 
     def _evaluate_batch(self, batch: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         bound = BoundModel(self._model, training=False)
@@ -205,6 +209,15 @@ def _build(model: Any) -> keras.Model:
     if not isinstance(built, keras.Model):
         raise ConfigError(f"prepare: the model must be a keras.Model, got {type(built).__name__}.")
     return built
+
+
+def _notes(model: keras.Model) -> tuple[str, ...]:
+    kinds = {
+        "batch norm": keras.layers.BatchNormalization,
+        "dropout": keras.layers.Dropout | keras.layers.SpatialDropout2D | keras.layers.GaussianDropout,
+    }
+    layers = list(model._flatten_layers())
+    return tuple(note for note, kind in kinds.items() if any(isinstance(layer, kind) for layer in layers))
 
 
 def _set_threads(threads: int) -> None:

@@ -101,7 +101,7 @@ def import_state(
 ) -> None:
     """Copy a portable state into model and optimizer; a tensor without partner is refused."""
     tensors, _ = model_tensors(model)
-    slots = {name: (holder, slot) for name, holder, slot in named_slots(optimizer, names)}
+    slots = {name: (holder, slot) for name, holder, slot in named_slots(optimizer, names)} if state.slots else {}
     have = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     have |= {name: tuple(torch.as_tensor(holder[slot]).shape) for name, (holder, slot) in slots.items()}
     given = {name: array.shape for name, array in {**state.weights, **state.slots}.items()}

@@ -58,7 +58,7 @@ class TorchTrainer(Trainer):
         self._optimizer = wrap(optimizer, self._names, self.config.compression)
         if self.optimizer is None:
             build_slots(self.config, self._optimizer)
-        return Signature(self.export_state().signature(), metric_names)
+        return Signature(self.export_state().signature(), metric_names, _notes(self._model))
 
     def broadcast_state(self) -> None:
         """After this call every rank holds the root's parameters, buffers and optimizer slots."""
@@ -176,7 +176,7 @@ class TorchTrainer(Trainer):
         scale = nominal / weight_sum if weight_sum else 0.0
         norms = torch._foreach_norm(gradients) if gradients else [torch.zeros(())]
         grad_norm = torch.linalg.vector_norm(torch.stack(norms)).item() * scale
-        result = StepResult.from_sums(sums, grad_norm)
+        result = StepResult.from_sums(sums, grad_norm, self._trace(used, norms, scale))
         if weight_sum and result.is_finite:
             if gradients:
                 torch._foreach_mul_(gradients, scale * clip_factor(grad_norm, self.config.clip_norm))
@@ -187,12 +187,24 @@ class TorchTrainer(Trainer):
         self._optimizer.zero_grad()
         return result
 
+    def _trace(self, used: list[bool], norms: Sequence[torch.Tensor], scale: float) -> dict[str, float]:
+        if self.trace_every_steps is None:
+            return {}
+        held = [p for p, is_used in zip(self._usage.parameters, used, strict=True) if is_used]
+        return {self._names[p]: norm.item() * scale for p, norm in zip(held, norms, strict=True)}
+
 
 def _build(model: Any) -> torch.nn.Module:
     built = model if isinstance(model, torch.nn.Module) else model()
     if not isinstance(built, torch.nn.Module):
         raise ConfigError(f"prepare: the model must be a torch.nn.Module, got {type(built).__name__}.")
     return built
+
+
+def _notes(model: torch.nn.Module) -> tuple[str, ...]:
+    kinds = {"batch norm": _NormBase, "dropout": torch.nn.modules.dropout._DropoutNd}
+    modules = list(model.modules())
+    return tuple(note for note, kind in kinds.items() if any(isinstance(module, kind) for module in modules))
 
 
 def _built_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

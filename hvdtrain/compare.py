@@ -1,0 +1,217 @@
+"""Compare two runs, aligned by samples seen, whatever their framework and number of ranks: are they the same?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hvdtrain import checkpoint
+from hvdtrain.errors import CheckpointError, ConfigError
+from hvdtrain.trace import TracedStep, read_trace, read_traced_weights
+
+#: Weights may differ by this many times the tolerance of the loss, relative to their norm.
+WEIGHT_FACTOR = 10.0
+
+#: A gradient below this part of the whole gradient at every step is zero in exact arithmetic (such as that of the
+#: key bias of attention): rounding noise that Adam magnifies, so its tensor is reported apart.
+NOISE_RATIO = 1e-6
+
+#: A norm is compared relative to itself or to this part of its first value, so that noise near zero does not count.
+FLOOR_RATIO = 0.01
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a finished run left behind, as far as a comparison needs it.
+
+    Attributes:
+        rows: Rows of training metrics by samples seen.
+        weights: Final weights by neutral name.
+        notes: What the run cannot promise, by the adapter's own words.
+    """
+
+    path: Path
+    framework: str
+    size: int
+    rows: Mapping[int, Mapping[str, Any]]
+    weights: Mapping[str, NDArray[Any]]
+    trace: Mapping[int, TracedStep]
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return a short name, such as ``torch x 2``."""
+        return f"{self.framework} x {self.size}"
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Read a run folder.
+
+        Raises:
+            ConfigError: The folder holds no finished run.
+        """
+        try:
+            summary = json.loads((path / "summary.json").read_text())
+            lines = (path / "metrics.jsonl").read_text().splitlines()
+            final = checkpoint.find_latest(path / "checkpoints")
+        except (OSError, ValueError, CheckpointError) as error:
+            raise ConfigError(f"compare: {path} must be the folder of a finished run, got {error}.") from error
+        if final is None:
+            raise ConfigError(f"compare: {path} must be the folder of a finished run, got no checkpoint in it.")
+        rows = [row for row in map(json.loads, lines) if row["event"] == "train"]
+        return cls(
+            path,
+            summary["framework"],
+            summary["size"],
+            {row["samples_seen"]: row for row in rows},
+            final.state.weights,
+            read_trace(path),
+            tuple(final.manifest.get("notes", ())),
+        )
+
+
+@dataclass
+class Comparison:
+    """How far two runs are apart; each difference is relative, as its tolerance is.
+
+    Attributes:
+        loss: Largest difference of a loss, relative to ``max(loss, 1 % of the first)``.
+        grad_norm: Largest difference of the gradient's norm, relative likewise.
+        weights: Largest difference of a tensor's final values, relative to the tensor's norm.
+        worst_tensor: The tensor of that difference.
+        noise: Final difference of the tensors whose gradient is rounding noise, reported apart.
+        first_fault: The first thing that left tolerance, in words; ``None`` when nothing did.
+        num_rows: Rows that both runs have.
+    """
+
+    a: Run
+    b: Run
+    rtol: float
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    weights: float = 0.0
+    worst_tensor: str = ""
+    noise: dict[str, float] = field(default_factory=dict)
+    first_fault: str | None = None
+    num_rows: int = 0
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the two runs are the same within tolerance."""
+        return self.first_fault is None
+
+
+def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -> Comparison:
+    """Compare losses, gradient norms, traces and final weights of two runs.
+
+    Args:
+        a: One run.
+        b: The other one.
+        rtol: Tolerance of a loss relative to ``max(loss, 1 % of the first loss)``; weights get ten times that,
+            relative to the tensor's norm.
+        ignore: Suffixes of tensors that cannot be equal, such as ``running_var``.
+
+    Raises:
+        ConfigError: The runs share no row, or hold different tensors.
+    """
+    result = Comparison(a, b, rtol)
+    shared = sorted(set(a.rows) & set(b.rows))
+    if not shared:
+        raise ConfigError(
+            f"compare: runs must share counts of samples seen, got none in {a.path} and {b.path}. Train both with the "
+            "same global_batch_size and log_every_steps."
+        )
+    if set(a.weights) != set(b.weights):
+        raise ConfigError(
+            f"compare: runs must hold the same tensors, got only in {a.path}: {_only(a, b)}; only in {b.path}: "
+            f"{_only(b, a)}. Give the layers the same names, or the job a names mapping."
+        )
+    result.num_rows = len(shared)
+    faults = _compare_rows(result, shared)
+    noisy = _noise_tensors(a, b)
+    faults += _compare_traces(result, noisy, ignore)
+    faults += _compare_final(result, noisy, ignore)
+    result.first_fault = min(faults, default=(0, None), key=lambda fault: fault[0])[1]
+    return result
+
+
+def _compare_rows(result: Comparison, shared: list[int]) -> list[tuple[int, str]]:
+    faults: list[tuple[int, str]] = []
+    a, b = result.a.rows, result.b.rows
+    for name, limit in (("loss", result.rtol), ("grad_norm", WEIGHT_FACTOR * result.rtol)):
+        floor = FLOOR_RATIO * abs(a[shared[0]][name] or 0.0)
+        for seen in shared:
+            step, difference = a[seen]["global_step"], _relative(a[seen][name], b[seen][name], floor)
+            setattr(result, name, max(getattr(result, name), difference))
+            if not difference <= limit:
+                faults.append((step, f"step {step}: {name} {a[seen][name]:.9g} and {b[seen][name]:.9g}"))
+    return faults
+
+
+def _compare_traces(result: Comparison, noisy: set[str], ignore: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return the first step and tensor whose weights leave tolerance, by norms each step and values where saved."""
+    limit = WEIGHT_FACTOR * result.rtol
+    for seen in sorted(set(result.a.trace) & set(result.b.trace)):
+        a, b = result.a.trace[seen], result.b.trace[seen]
+        full = [read_traced_weights(run.path, a.global_step) for run in (result.a, result.b)]
+        for name, norm in a.weight_norms.items():
+            if name in noisy or name.endswith(ignore):
+                continue
+            difference = _relative(norm, b.weight_norms[name], 0.0)
+            if full[0] is not None and full[1] is not None:
+                difference = max(difference, _distance(full[0][name], full[1][name]))
+            if not difference <= limit:
+                text = f"step {a.global_step}: tensor {name} differs by {difference:.2e} of its norm"
+                return [(a.global_step, text)]
+    return []
+
+
+def _compare_final(result: Comparison, noisy: set[str], ignore: tuple[str, ...]) -> list[tuple[int, str]]:
+    for name, array in result.a.weights.items():
+        if name.endswith(ignore):
+            continue
+        difference = _distance(array, result.b.weights[name])
+        if name in noisy:
+            result.noise[name] = difference
+        elif not difference <= result.weights:
+            result.weights, result.worst_tensor = difference, name
+    if result.weights <= WEIGHT_FACTOR * result.rtol:
+        return []
+    step = max(row["global_step"] for row in result.a.rows.values())
+    return [(step, f"step {step}: tensor {result.worst_tensor} differs by {result.weights:.2e} of its norm")]
+
+
+def _noise_tensors(a: Run, b: Run) -> set[str]:
+    """Return the tensors whose gradient is rounding noise at every traced step of both runs."""
+    steps = [*a.trace.values(), *b.trace.values()]
+    if not steps:
+        return set()
+    names = set(steps[0].grad_norms)
+    for step in steps:
+        whole = np.sqrt(sum(norm * norm for norm in step.grad_norms.values()))
+        names &= {name for name, norm in step.grad_norms.items() if norm <= NOISE_RATIO * whole}
+    return names
+
+
+def _relative(a: float | None, b: float | None, floor: float) -> float:
+    if a is None or b is None:
+        return 0.0 if a is b else np.inf
+    scale = max(abs(a), abs(b), floor)
+    return abs(a - b) / scale if scale else 0.0
+
+
+def _distance(a: NDArray[Any], b: NDArray[Any]) -> float:
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    norm = float(np.linalg.norm(x))
+    difference = float(np.linalg.norm(x - y))
+    return difference / norm if norm else difference
+
+
+def _only(a: Run, b: Run) -> list[str] | str:
+    return sorted(set(a.weights) - set(b.weights)) or "none"
