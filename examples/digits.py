@@ -12,11 +12,11 @@ import numpy as np
 import hvdtrain
 
 config = hvdtrain.TrainConfig(
-    epochs=15,
+    epochs=12,
     global_batch_size=64,
-    optimizer="sgd",
-    learning_rate=0.15,
-    momentum=0.9,
+    optimizer="adamw",
+    learning_rate=0.003,
+    weight_decay=0.01,
     warmup_epochs=1,
     decay="cosine",
     clip_norm=5.0,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import pickle
 import uuid
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdtrain.errors import AdapterError, HvdTrainError, RankError
+from hvdtrain.errors import AdapterError, ElsewhereError, HvdTrainError, RankError
 from hvdtrain.topology import Topology
 
 if TYPE_CHECKING:
@@ -110,8 +109,9 @@ class Communicator:
     def together(self, action: Callable[[], T]) -> T:
         """Run ``action`` on every rank; when it fails on any, raise the lowest rank's error on all of them.
 
-        An error that only one rank can see (a file missing on one host) thereby ends all ranks at the same
-        place with the same message instead of leaving the others in a collective.
+        An error that is none of this package's is raised where it happened, with its traceback; the others raise
+        ``ElsewhereError``. An error that only one rank can see (a file missing on one host) thereby ends all ranks
+        at the same place with the same message instead of leaving the others in a collective.
         """
         result: T | None = None
         error: BaseException | None = None
@@ -123,11 +123,14 @@ class Communicator:
         lowest = int(self._reduce(np.array([failed]), "MIN")[0])
         if lowest == self.topology.size:
             return result  # type: ignore[return-value]
+        shared = error if isinstance(error, HvdTrainError) else None
+        shared = self._comm.bcast(shared, root=lowest)
         if lowest == self.topology.rank:
             assert error is not None
-            self._comm.bcast(_portable(error), root=lowest)
             raise _agreed(error)
-        raise _agreed(self._comm.bcast(None, root=lowest))
+        if shared is None:
+            raise ElsewhereError(f"together: rank {lowest} failed and reports its error.")
+        raise _agreed(shared)
 
     def run_on_root(self, action: Callable[[], T]) -> T:
         """Run ``action`` on the root alone and return its result, or raise its error, on every rank."""
@@ -198,13 +201,4 @@ def connect() -> Communicator:
 def _agreed(error: BaseException) -> BaseException:
     if isinstance(error, HvdTrainError):
         error.is_agreed = True
-    return error
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return ``error`` in a form that the other ranks can unpickle, whatever class a job file gave it."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes, made on this line
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
     return error

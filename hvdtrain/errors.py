@@ -52,6 +52,10 @@ class StallError(HvdTrainError, RuntimeError):
     exit_code = 3
 
 
+class ElsewhereError(HvdTrainError, RuntimeError):
+    """Another rank failed; it reports, and this rank only has to end."""
+
+
 class NonFiniteError(HvdTrainError, ArithmeticError):
     """A loss or a gradient is infinite or not a number."""
 

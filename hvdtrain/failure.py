@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from hvdtrain.communicator import Communicator, launched_as
-from hvdtrain.errors import HvdTrainError
+from hvdtrain.errors import ElsewhereError, HvdTrainError
 
 #: How long a rank that is not the one to report waits for the launcher to end it.
 _WAIT_S = 10.0
@@ -41,7 +41,7 @@ def report_and_abort(error: BaseException, communicator: Communicator) -> NoRetu
     code = exit_code_of(error)
     # Lower hosts first, so that of several hosts that fail at once one gets to report.
     time.sleep(min(0.2 * communicator.topology.cross_rank, 2.0))
-    if _is_first_to_report(communicator.job_id):
+    if not isinstance(error, ElsewhereError) and _is_first_to_report(communicator.job_id):
         _write(_report(error, str(communicator.topology)))
     else:
         time.sleep(_WAIT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hvdtrain.data import MicroBatch
@@ -24,11 +24,19 @@ class Signature:
         tensors: Shape and dtype of every weight, buffer and optimizer slot, by neutral name.
         metric_names: Metrics of an evaluation, ``loss`` first.
         notes: What of the model keeps runs from being equal: ``dropout``, ``batch norm``.
+        tables: Digest of each lookup table, which no broadcast can carry, by layer.
     """
 
     tensors: Mapping[str, tuple[tuple[int, ...], str]]
     metric_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, object]:
+        """Return what ranks must agree on, one entry per tensor, so that a difference names the tensor."""
+        tensors = {f"tensor {name}": told for name, told in self.tensors.items()}
+        tables = {f"table of layer {name}": told for name, told in self.tables.items()}
+        return {"metrics": self.metric_names, "notes": self.notes, **tensors, **tables}
 
 
 class Hooks(abc.ABC):

@@ -6,14 +6,14 @@ kernels of Keras layers to it and back; it sees NumPy arrays and strings, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdtrain.errors import AdapterError, CheckpointError
+from hvdtrain.errors import AdapterError, CheckpointError, ConfigError
 
 Array = NDArray[Any]
 
@@ -101,23 +101,41 @@ def apply_names(derived: Mapping[str, str], names: Mapping[str, str]) -> dict[st
     """Return ``{keras path: neutral name}`` with a job's own ``names = {neutral: keras path}`` in force.
 
     Raises:
-        AdapterError: ``names`` mentions a path that the model has not, or two paths end at one name.
+        ConfigError: ``names`` mentions a path that the model has not, or two paths end at one name.
     """
     missing = sorted(set(names.values()) - set(derived))
     if missing:
-        raise AdapterError(
+        raise ConfigError(
             f"names: every path must be a variable of the Keras model, got {missing}. Its paths: {sorted(derived)}."
         )
     result = {**derived, **{path: name for name, path in names.items()}}
     taken: dict[str, str] = {}
     for path, name in result.items():
         if name in taken:
-            raise AdapterError(
+            raise ConfigError(
                 f"names: each weight needs a name of its own, got {name!r} for {taken[name]!r} and {path!r}. "
                 "Give the layers different names, or the job a names mapping."
             )
         taken[name] = path
     return result
+
+
+def require_same_trained(where: str, wrapped: Sequence[str], trained: Sequence[str]) -> None:
+    """Refuse a model whose parameters were frozen or unfrozen after its optimizer was wrapped.
+
+    Horovod reduces the parameters that trained when it wrapped the optimizer; one unfrozen later would be updated by
+    each rank alone, and one frozen later would keep the other ranks waiting.
+
+    Raises:
+        AdapterError: Names the parameters that changed.
+    """
+    if list(wrapped) == list(trained):
+        return
+    thawed, frozen = sorted(set(trained) - set(wrapped)), sorted(set(wrapped) - set(trained))
+    raise AdapterError(
+        f"{where}: the parameters that train must stay the same during fit, got unfrozen: {thawed or 'none'}, frozen: "
+        f"{frozen or 'none'}. Freeze before fit, and call fit again after a change."
+    )
 
 
 def require_same_tensors(

@@ -111,7 +111,8 @@ class Trainer(Hooks):
         self.communicator: Communicator = connect()
         self.topology = self.communicator.topology
         with ends_all_ranks(self.communicator):
-            install_excepthook(self.communicator)
+            if self.topology.size > 1:
+                install_excepthook(self.communicator)
             self._folder: RunFolder | None = None
             try:
                 self.start()
@@ -134,7 +135,7 @@ class Trainer(Hooks):
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
         self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
-        communicator.agree("probe", {"model": self._signature}, "Build the same model on every rank.")
+        communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
         if self.init_from is not None:
             communicator.run_on_root(self._import_weights)
         self.broadcast_state()

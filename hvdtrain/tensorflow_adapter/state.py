@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hvdtrain.errors import ConfigError
 from hvdtrain.portable import Layout, PortableState, apply_names, from_keras, require_same_tensors
 
 #: Named by rule in no broadcast, no file and no comparison: the state of Keras's random seeds.
@@ -21,6 +23,7 @@ class NamedVariables:
 
     def __init__(self, model: keras.Model, names: Mapping[str, str]) -> None:
         """Walk the layers of a built model; ``names`` are the job's own."""
+        _require_distinct_paths(model)
         found: dict[str, tuple[keras.Variable, str, Layout]] = {}
         seen: set[int] = set()
         for variable, prefix, layer_class in _walk(model, "", seen):
@@ -103,9 +106,25 @@ def running_statistics(model: keras.Model) -> list[keras.Variable]:
     return [variable for layer in layers for variable in (layer.moving_mean, layer.moving_variance)]
 
 
+def table_digests(model: keras.Model) -> dict[str, str]:
+    """Return a digest of each lookup layer's vocabulary: tables are no variables, so ranks compare them."""
+    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "get_vocabulary")]
+    return {layer.name: hashlib.sha256(repr(layer.get_vocabulary()).encode()).hexdigest() for layer in layers}
+
+
 def seed_generators(model: keras.Model) -> list[keras.Variable]:
     """Return the state variables of the model's random seeds, in a fixed order."""
     return [variable for variable in model.variables if variable.name == _SEED_STATE]
+
+
+def _require_distinct_paths(model: keras.Model) -> None:
+    paths = [variable.path for variable in model.variables if variable.name != _SEED_STATE]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise ConfigError(
+            f"names: each weight needs a path of its own, got twice: {', '.join(twice)}. Give the weights, or their "
+            "layers, different names."
+        )
 
 
 def _walk(layer: keras.Layer, prefix: str, seen: set[int]) -> Iterator[tuple[keras.Variable, str, str]]:

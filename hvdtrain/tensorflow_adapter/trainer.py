@@ -11,17 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # a page of notices per rank otherwise
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import horovod.tensorflow as hvd
-import keras
-import numpy as np
-import tensorflow as tf
+from hvdtrain.quiet import stderr_to_log
+
+with stderr_to_log("tensorflow"):
+    import horovod.tensorflow as hvd
+    import keras
+    import numpy as np
+    import tensorflow as tf
 
 from hvdtrain.data import MicroBatch
 from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
-from hvdtrain.portable import PortableState
+from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
 from hvdtrain.tensorflow_adapter.model import BoundModel, elements, leading_open, require
@@ -38,6 +41,7 @@ class TensorFlowTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
+        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")  # or timing decides what is summed together
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ) or int(os.environ["OMP_NUM_THREADS"])
@@ -54,11 +58,17 @@ class TensorFlowTrainer(Trainer):
         metric_names = self._probe(batch)
         self._named = portable_state.NamedVariables(self._model, self.names)
         self._variables = list(self._model.trainable_variables)
+        self._trained = self._names_of_trained()
         self._optimizer = wrap(self._native_optimizer() or build_optimizer(self.config), self.config.compression)
         self._rate = float(self._optimizer.learning_rate)
         self._optimizer.build(self._variables)
         self._build_functions(batch)
-        return Signature(self.export_state().signature(), metric_names, _notes(self._model))
+        return Signature(
+            self.export_state().signature(),
+            metric_names,
+            _notes(self._model),
+            portable_state.table_digests(self._model),
+        )
 
     def broadcast_state(self) -> None:
         """After this call every rank holds the root's parameters, buffers and optimizer slots."""
@@ -72,6 +82,8 @@ class TensorFlowTrainer(Trainer):
 
     def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
         """After this call every rank has made the same update, from one reduction."""
+        if self.counters.step_in_epoch == 0:  # asking Keras takes about a millisecond
+            require_same_trained("train_step", self._trained, self._names_of_trained())
         self._seed_dropout()
         for batch in micro_batches:
             self._traced("accumulate", self._accumulate, batch)(batch)
@@ -189,6 +201,9 @@ class TensorFlowTrainer(Trainer):
                 held.assign(tf.zeros_like(held))  # assigned, not multiplied: NaN * 0 is NaN
         norms = tf.stack([tf.cast(tf.norm(g), tf.float64) * scale for g in reduced]) if self.trace_every_steps else step
         return sums, grad_norm, norms
+
+    def _names_of_trained(self) -> list[str]:
+        return [self._named.name_of[id(variable)] for variable in self._model.trainable_variables]
 
     def _evaluate_batch(self, batch: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         bound = BoundModel(self._model, training=False)

@@ -15,13 +15,49 @@ def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], co
     One group has a fixed order of tensors, so the sums, and with three ranks or more their last bits, do not
     depend on which gradient was ready first. State loaded before is lost by wrapping: slots come after.
     """
-    return hvd.DistributedOptimizer(
+    wrapped = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=[(name, parameter) for parameter, name in names.items()],
         compression=hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none,
         op=hvd.Sum,
         groups=1,
     )
+    return _with_torch_signatures(wrapped)
+
+
+def _with_torch_signatures(optimizer: Any) -> Any:
+    """Let ``zero_grad(set_to_none=...)`` and ``step(closure)`` mean what they mean in PyTorch.
+
+    Horovod 0.28.1 takes no argument in the first, and in the second runs the closure after it has reduced, so that
+    each rank would apply its own gradients.
+    """
+    zero_grad, step = optimizer.zero_grad, optimizer.step
+
+    def zero_grad_like_torch(set_to_none: bool = True) -> None:
+        zero_grad()  # refuses in the middle of a reduction, and sets to None
+        if not set_to_none:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.zeros_like(parameter)
+
+    def step_like_torch(closure: Callable[[], float] | None = None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        step()
+        return loss
+
+    optimizer.zero_grad, optimizer.step = zero_grad_like_torch, step_like_torch
+    return optimizer
+
+
+def release(optimizer: Any) -> None:
+    """Take Horovod's hooks off the model, so that it can be wrapped again or trained without.
+
+    Horovod 0.28.1 keeps no handle of its hooks; they live in gradient accumulators that only the optimizer holds.
+    """
+    optimizer._grad_accs.clear()
 
 
 class UsageHooks:

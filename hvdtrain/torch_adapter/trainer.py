@@ -19,12 +19,12 @@ from hvdtrain.data import MicroBatch
 from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_elements
-from hvdtrain.portable import PortableState
+from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.torch_adapter import state as portable_state
 from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots
-from hvdtrain.torch_adapter.reduction import UsageHooks, wrap
+from hvdtrain.torch_adapter.reduction import UsageHooks, release, wrap
 from hvdtrain.trainer import Trainer
 
 
@@ -35,6 +35,7 @@ class TorchTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
+        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")  # or timing decides what is summed together
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ)
@@ -54,6 +55,7 @@ class TorchTrainer(Trainer):
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
         optimizer = self._native_optimizer() or build_optimizer(self.config, self._names)
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._trained = _trained(self._names)
         self._usage = UsageHooks(self._names)
         self._optimizer = wrap(optimizer, self._names, self.config.compression)
         if self.optimizer is None:
@@ -73,6 +75,7 @@ class TorchTrainer(Trainer):
     def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
         """After this call every rank has made the same update, from one reduction."""
         nominal = self._plan.sizes.global_batch_size
+        require_same_trained("train_step", self._trained, _trained(self._names))
         self._model.train()
         self._seed_dropout()
         self._optimizer.set_backward_passes_per_step(max(len(micro_batches), 1))
@@ -125,6 +128,8 @@ class TorchTrainer(Trainer):
         """After this call the trainer holds no hook on the model; runs always."""
         if hasattr(self, "_usage"):
             self._usage.remove()
+        if hasattr(self, "_optimizer"):
+            release(self._optimizer)
 
     # ------------------------------------------------------------------ parts of the hooks
     def _probe(self, batch: Any) -> tuple[str, ...]:
@@ -199,6 +204,10 @@ def _build(model: Any) -> torch.nn.Module:
     if not isinstance(built, torch.nn.Module):
         raise ConfigError(f"prepare: the model must be a torch.nn.Module, got {type(built).__name__}.")
     return built
+
+
+def _trained(names: Mapping[torch.Tensor, str]) -> list[str]:
+    return [name for parameter, name in names.items() if parameter.requires_grad]
 
 
 def _notes(model: torch.nn.Module) -> tuple[str, ...]:
