@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorboardX import SummaryWriter
-
 if TYPE_CHECKING:
     from hvdtrain.run_folder import RunFolder
     from hvdtrain.step import StepResult
@@ -59,7 +57,7 @@ class Callback:
         """Run after every optimizer update."""
 
     def on_epoch_end(self, trainer: Trainer, epoch: int) -> None:
-        """Run after the last step of an epoch, counted from 1."""
+        """Run after the last step of an epoch, counted from 1; also of one that a limit cut short."""
 
     def on_evaluate(self, trainer: Trainer, row: Row) -> None:
         """Run after an evaluation with its row of metrics, equal on all ranks."""
@@ -69,6 +67,9 @@ class Callback:
 
     def on_fit_end(self, trainer: Trainer, summary: Row) -> None:
         """Run after the last step, evaluation and checkpoint."""
+
+    def close(self) -> None:
+        """Release what the callback holds; runs always, also after an error."""
 
 
 class Progress(Callback):
@@ -106,36 +107,6 @@ class JsonLines(Callback):
         """Append the row of an evaluation."""
         if self._folder is not None:
             self._folder.append_row(row)
-
-
-class TensorBoard(Callback):
-    """Writes every number of every row as a TensorBoard scalar, against samples seen."""
-
-    def __init__(self, folder: Path | None) -> None:
-        """Write into ``folder``; other ranks have none."""
-        self._writer = None if folder is None else SummaryWriter(str(folder))
-
-    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
-        """Write the row of training metrics."""
-        if report.row is not None:
-            self._write(report.row)
-
-    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
-        """Write the row of an evaluation."""
-        self._write(row)
-
-    def on_fit_end(self, trainer: Trainer, summary: Row) -> None:
-        """Close the event file."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write(self, row: Row) -> None:
-        if self._writer is None:
-            return
-        for name, value in row.items():
-            if isinstance(value, float):
-                self._writer.add_scalar(f"{row['event']}/{name}", value, row["samples_seen"])
-        self._writer.flush()
 
 
 def _short(value: object) -> str:

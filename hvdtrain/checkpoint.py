@@ -116,7 +116,7 @@ def load(path: Path) -> Checkpoint:
                 f"load: {file} cannot be read: {type(error).__name__}: {error}. Use an older checkpoint."
             ) from error
     weights, slots = tensors
-    return Checkpoint(path, manifest, PortableState(weights, slots, dict(manifest["aliases"])))
+    return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"]))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -133,7 +133,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     number = manifest.get("format") if isinstance(manifest, dict) else None
     if number != FORMAT:
         raise CheckpointError(f"load: format must be {FORMAT}, got {number!r} in {file}. Use a newer hvdtrain.")
-    return manifest  # type: ignore[no-any-return]
+    if not all(isinstance(manifest.get(key), dict) for key in ("aliases", "files")):
+        raise CheckpointError(f"load: {file} lacks files or aliases. Use an older checkpoint.")
+    return dict(manifest)
 
 
 def find_latest(folder: Path) -> Checkpoint | None:

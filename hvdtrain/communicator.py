@@ -68,13 +68,14 @@ class Communicator:
 
     def allreduce_sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the element-wise sum of ``values`` over ranks, same shape and dtype on every rank."""
+        values = np.asarray(values, order="C")
         result = np.empty_like(values)
-        self._comm.Allreduce(np.ascontiguousarray(values), result)
+        self._comm.Allreduce(values, result)
         return result
 
     def is_equal(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return, on every rank, for each element whether all ranks gave the same one."""
-        values = np.ascontiguousarray(values)
+        values = np.asarray(values, order="C")
         return np.asarray(self._reduce(values, "MIN") == self._reduce(values, "MAX"))
 
     def agree(self, where: str, values: Mapping[str, object], cure: str) -> None:
@@ -91,7 +92,7 @@ class Communicator:
         Raises:
             RankError: A value differs; the message holds both values and the rank.
         """
-        told = {name: repr(value) for name, value in values.items()}
+        told = {name: repr(values[name]) for name in sorted(values)}
         digest = np.frombuffer(hashlib.sha256(repr(told).encode()).digest(), dtype=np.uint8)
         if self.is_equal(digest).all():
             return
@@ -183,17 +184,21 @@ def connect() -> Communicator:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise AdapterError(
-            f"connect: hvdtrain needs mpi4py and an MPI library, got {type(error).__name__}: {error}. "
-            "Run docker/install.sh, or install Open MPI and 'pip install mpi4py'."
+        raise _agreed(
+            AdapterError(
+                f"connect: hvdtrain needs mpi4py and an MPI library, got {type(error).__name__}: {error}. "
+                "Run docker/install.sh, or install Open MPI and 'pip install mpi4py'."
+            )
         ) from error
     _, size, launcher = launched_as()
     seen = MPI.COMM_WORLD.Get_size()
     if seen != size:
-        raise AdapterError(
-            f"connect: MPI must see the ranks that the launcher started, got size {seen} from MPI "
-            f"and size {size} from {launcher}. Launch with the mpirun of the MPI that Horovod and mpi4py were built "
-            "with, by 'hvdtrain launch', 'mpirun' or 'horovodrun --mpi'."
+        raise _agreed(
+            AdapterError(
+                f"connect: MPI must see the ranks that the launcher started, got size {seen} "
+                f"from MPI and size {size} from {launcher}. Launch with the mpirun of the MPI that "
+                "Horovod and mpi4py were built with, by 'hvdtrain launch', 'mpirun' or 'horovodrun --mpi'."
+            )
         )
     return Communicator(MPI)
 

@@ -132,6 +132,7 @@ def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -
             f"compare: runs must hold the same tensors, got only in {a.path}: {_only(a, b)}; only in {b.path}: "
             f"{_only(b, a)}. Give the layers the same names, or the job a names mapping."
         )
+    _require_same_shapes(a, b)
     result.num_rows = len(shared)
     faults = _compare_rows(result, shared)
     noisy = _noise_tensors(a, b)
@@ -141,16 +142,27 @@ def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -
     return result
 
 
+def _require_same_shapes(a: Run, b: Run) -> None:
+    shapes = [(name, array.shape, b.weights[name].shape) for name, array in a.weights.items()]
+    differing = [
+        f"{name} {mine} in {a.path} and {theirs} in {b.path}" for name, mine, theirs in shapes if mine != theirs
+    ]
+    if differing:
+        raise ConfigError(
+            f"compare: tensors must have the same shape, got {'; '.join(differing)}. Compare runs of the same model."
+        )
+
+
 def _compare_rows(result: Comparison, shared: list[int]) -> list[tuple[int, str]]:
     faults: list[tuple[int, str]] = []
     a, b = result.a.rows, result.b.rows
     for name, limit in (("loss", result.rtol), ("grad_norm", WEIGHT_FACTOR * result.rtol)):
         floor = FLOOR_RATIO * abs(a[shared[0]][name] or 0.0)
         for seen in shared:
-            step, difference = a[seen]["global_step"], _relative(a[seen][name], b[seen][name], floor)
+            step, difference = a[seen]["global_step"], relative(a[seen][name], b[seen][name], floor)
             setattr(result, name, max(getattr(result, name), difference))
-            if not difference <= limit:
-                faults.append((step, f"step {step}: {name} {a[seen][name]:.9g} and {b[seen][name]:.9g}"))
+            if difference > limit:
+                faults.append((step, f"step {step}: {name} {_told(a[seen][name])} and {_told(b[seen][name])}"))
     return faults
 
 
@@ -159,14 +171,14 @@ def _compare_traces(result: Comparison, noisy: set[str], ignore: tuple[str, ...]
     limit = WEIGHT_FACTOR * result.rtol
     for seen in sorted(set(result.a.trace) & set(result.b.trace)):
         a, b = result.a.trace[seen], result.b.trace[seen]
-        full = [read_traced_weights(run.path, a.global_step) for run in (result.a, result.b)]
+        full = [read_traced_weights(run.path, step.global_step) for run, step in ((result.a, a), (result.b, b))]
         for name, norm in a.weight_norms.items():
             if name in noisy or name.endswith(ignore):
                 continue
-            difference = _relative(norm, b.weight_norms[name], 0.0)
+            difference = relative(norm, b.weight_norms[name], 0.0)
             if full[0] is not None and full[1] is not None:
                 difference = max(difference, _distance(full[0][name], full[1][name]))
-            if not difference <= limit:
+            if difference > limit:
                 text = f"step {a.global_step}: tensor {name} differs by {difference:.2e} of its norm"
                 return [(a.global_step, text)]
     return []
@@ -179,7 +191,7 @@ def _compare_final(result: Comparison, noisy: set[str], ignore: tuple[str, ...])
         difference = _distance(array, result.b.weights[name])
         if name in noisy:
             result.noise[name] = difference
-        elif not difference <= result.weights:
+        elif difference > result.weights:
             result.weights, result.worst_tensor = difference, name
     if result.weights <= WEIGHT_FACTOR * result.rtol:
         return []
@@ -199,18 +211,25 @@ def _noise_tensors(a: Run, b: Run) -> set[str]:
     return names
 
 
-def _relative(a: float | None, b: float | None, floor: float) -> float:
+def relative(a: float | None, b: float | None, floor: float) -> float:
+    """Return ``|a - b|`` relative to the larger of both and ``floor``; infinite when one is no number."""
     if a is None or b is None:
         return 0.0 if a is b else np.inf
     scale = max(abs(a), abs(b), floor)
-    return abs(a - b) / scale if scale else 0.0
+    difference = abs(a - b) / scale if scale else 0.0
+    return difference if np.isfinite(difference) else np.inf
 
 
 def _distance(a: NDArray[Any], b: NDArray[Any]) -> float:
     x, y = a.astype(np.float64), b.astype(np.float64)
     norm = float(np.linalg.norm(x))
     difference = float(np.linalg.norm(x - y))
-    return difference / norm if norm else difference
+    difference = difference / norm if norm else difference
+    return difference if np.isfinite(difference) else np.inf
+
+
+def _told(value: float | None) -> str:
+    return "none" if value is None else f"{value:.9g}"
 
 
 def _only(a: Run, b: Run) -> list[str] | str:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdtrain.errors import ConfigError
 
@@ -88,34 +88,35 @@ class TrainConfig(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         """Check all values together."""
+        problems = _combination_problems({**_DEFAULTS, **values})
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(_message(error)) from None
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> TrainConfig:
-        problems = []
-        if self.nesterov and self.momentum == 0:
-            problems.append("nesterov needs a momentum above 0, got momentum=0.0")
-        if self.lr_scaling != "none" and self.base_batch_size is None:
-            problems.append(f"lr_scaling={self.lr_scaling!r} needs base_batch_size, got None")
-        if self.decay == "step" and self.decay_epochs is None:
-            problems.append("decay='step' needs decay_epochs, got None")
+            problems = [_problem(detail) for detail in error.errors()] + problems
         if problems:
-            raise ValueError("\n".join(problems))
-        return self
+            raise ConfigError(_message(problems))
 
     def replace(self, **values: Any) -> TrainConfig:
         """Return a copy with ``values`` in place of these settings, checked anew."""
         return TrainConfig(**{**self.model_dump(exclude_unset=True), **values})
 
 
-def _message(error: ValidationError) -> str:
-    problems = [line for detail in error.errors() for line in _problem(detail).split("\n")]
-    if len(problems) == 1:
-        return f"TrainConfig: {problems[0]}."
-    return f"TrainConfig: {len(problems)} problems:" + "".join(f"\n  {text}." for text in problems)
+def _combination_problems(values: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if values["nesterov"] and values["momentum"] == 0:
+        problems.append("nesterov needs a momentum above 0, got momentum=0.0")
+    if values["lr_scaling"] != "none" and values["base_batch_size"] is None:
+        problems.append(f"lr_scaling={values['lr_scaling']!r} needs base_batch_size, got None")
+    if values["decay"] == "step" and values["decay_epochs"] is None:
+        problems.append("decay='step' needs decay_epochs, got None")
+    return problems
+
+
+def _message(problems: list[str]) -> str:
+    ends = [text if text.endswith("?") else f"{text}." for text in problems]
+    if len(ends) == 1:
+        return f"TrainConfig: {ends[0]}"
+    return f"TrainConfig: {len(ends)} problems:" + "".join(f"\n  {text}" for text in ends)
 
 
 def _problem(detail: Mapping[str, Any]) -> str:
@@ -130,11 +131,9 @@ def _problem(detail: Mapping[str, Any]) -> str:
         "finite_number": "must be finite",
     }
     kind = detail["type"]
-    if kind == "value_error":
-        return str(context["error"])
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(name, TrainConfig.model_fields, n=1)
-        hint = f". Did you mean {near[0]!r}" if near else ""
+        hint = f". Did you mean {near[0]!r}?" if near else ""
         return f"unknown setting {name!r}, got {value!r}{hint}"
     rule = rules.get(kind, "").format(**context) or _plain(detail["msg"])
     return f"{name} {rule}, got {value!r}"
@@ -142,3 +141,6 @@ def _problem(detail: Mapping[str, Any]) -> str:
 
 def _plain(message: str) -> str:
     return message.replace("Input should be", "must be").removesuffix(".")
+
+
+_DEFAULTS = {name: field.default for name, field in TrainConfig.model_fields.items()}

@@ -128,7 +128,7 @@ def stack(samples: Sequence[Structure]) -> Structure:
     first = samples[0]
     if isinstance(first, dict):
         keys = list(first)
-        if any(not isinstance(sample, dict) or list(sample) != keys for sample in samples):
+        if any(not isinstance(sample, dict) or sample.keys() != first.keys() for sample in samples):
             raise DataError(f"stack: samples must have the same keys, got {keys} and others. Check the data set.")
         return {key: stack([sample[key] for sample in samples]) for key in keys}
     if isinstance(first, tuple | list):

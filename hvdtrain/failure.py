@@ -6,6 +6,7 @@ other one ends the whole job at once, because the other ranks wait for this one 
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn
 
-from hvdtrain.communicator import Communicator, launched_as
+from hvdtrain.communicator import Communicator, connect, launched_as
 from hvdtrain.errors import ElsewhereError, HvdTrainError
 
 #: How long a rank that is not the one to report waits for the launcher to end it.
@@ -51,31 +52,44 @@ def report_and_abort(error: BaseException, communicator: Communicator) -> NoRetu
 def leave(error: HvdTrainError) -> NoReturn:
     """Print an error that all ranks share, once, and leave with its exit code.
 
-    A launcher ends the other ranks as soon as one has left, so the root prints first and the others wait.
+    A launcher ends the other ranks as soon as one has left, so the root prints first and the others wait to be
+    ended. The root leaves without finalising MPI, which would wait for them.
     """
     rank, size, _ = launched_as()
     if rank == 0:
         _write(f"hvdtrain: error: {error}\n")
-    elif size > 1:
+    if size == 1:
+        sys.exit(error.exit_code)
+    if rank != 0:
         time.sleep(_WAIT_S)
-    sys.exit(error.exit_code)
+    os._exit(error.exit_code)
 
 
-def install_excepthook(communicator: Communicator) -> None:
-    """Let an error that a user's own script does not catch end all ranks, instead of leaving them waiting."""
+def install_excepthook() -> None:
+    """Let an error that a user's own script does not catch end all ranks, instead of leaving them waiting.
+
+    The hook stays after ``fit``: with several ranks, a rank that fails later would leave the others in a barrier.
+    """
+    if getattr(sys.excepthook, "is_hvdtrain", False):
+        return
+    previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, HvdTrainError) and error.is_agreed:
+        if isinstance(error, HvdTrainError) and (error.is_agreed or launched_as()[1] == 1):
             leave(error)
-        report_and_abort(error.with_traceback(trace), communicator)
+        if launched_as()[1] == 1:
+            previous(kind, error, trace)
+        else:
+            report_and_abort(error.with_traceback(trace), connect())
 
+    hook.is_hvdtrain = True  # type: ignore[attr-defined]
     sys.excepthook = hook
 
 
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code that an error ends the job with; never 0."""
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) and error.code else 1
+        return (error.code % 256 or 1) if isinstance(error.code, int) else 1  # the system keeps the low byte
     if isinstance(error, KeyboardInterrupt):
         return 130
     return error.exit_code if isinstance(error, HvdTrainError) else 1

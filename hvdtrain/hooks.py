@@ -80,6 +80,10 @@ class Hooks(abc.ABC):
         """
 
     @abc.abstractmethod
+    def is_finite(self, batch: Any) -> bool:
+        """Return whether loss and gradient of this rank's ``batch`` are finite; reduces and changes nothing."""
+
+    @abc.abstractmethod
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
+from hvdtrain.registry import require_known
 
 FRAMEWORKS = ("tensorflow", "torch")
 
@@ -71,6 +72,7 @@ class Job:
                 f"{self.path}: must define a model and a loss, got neither torch_model and torch_loss "
                 "nor tensorflow_model and tensorflow_loss."
             )
+        require_known(wanted)
         missing = self._missing(wanted)
         if missing:
             raise ConfigError(
@@ -94,8 +96,8 @@ def load_job(path: Path) -> Job:
     """
     if not path.is_file():
         near = ", ".join(sorted(str(p) for p in path.parent.glob("*.py"))[:5]) if path.parent.is_dir() else ""
-        hint = f" Job files there: {near}." if near else ""
-        raise ConfigError(f"job: must be a Python file, got {str(path)!r}, which does not exist.{hint}")
+        hint = f"Job files there: {near}." if near else "Check the path."
+        raise ConfigError(f"job: must be a Python file, got {str(path)!r}, which does not exist. {hint}")
     module = _run(path.resolve())
     config = getattr(module, "config", None)
     if not isinstance(config, TrainConfig):
@@ -104,7 +106,7 @@ def load_job(path: Path) -> Job:
             f"{'no config' if config is None else type(config).__name__}."
         )
     if not callable(getattr(module, "train_data", None)):
-        raise ConfigError(f"{path}: must define the function train_data(), got none.")
+        raise ConfigError(f"{path}: must define the function train_data(), got none. Define it in the job file.")
     for name in _OPTIONAL:
         if getattr(module, name, None) is not None and not callable(getattr(module, name)):
             raise ConfigError(f"{path}: {name} must be a function, got {type(getattr(module, name)).__name__}.")

@@ -42,8 +42,10 @@ class RunPlan:
     def total_samples(self) -> int | None:
         """Samples that the whole run sees."""
         per_epoch, batch = self.samples_per_epoch, self.sizes.global_batch_size
-        if self.total_steps is None or per_epoch is None or self.steps_per_epoch is None:
+        if self.total_steps is None:
             return None
+        if per_epoch is None or self.steps_per_epoch is None:
+            return self.total_steps * batch
         epochs, rest = divmod(self.total_steps, self.steps_per_epoch)
         return epochs * per_epoch + min(rest * batch, per_epoch)
 

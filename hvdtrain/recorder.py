@@ -62,7 +62,7 @@ class Recorder:
         row = {
             **self._head("train"),
             **self._window.means(),
-            "grad_norm": result.grad_norm,
+            "grad_norm": result.grad_norm if result.is_finite else None,  # JSON has no NaN
             "learning_rate": lr,
             "samples_per_s": self._row_samples / seconds,
             "time_s": now - self._began,

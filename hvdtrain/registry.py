@@ -38,10 +38,7 @@ def load_trainer(name: str) -> type[Trainer]:
     Raises:
         AdapterError: The name is unknown, or the framework or its Horovod binding is missing or broken.
     """
-    if name not in _ADAPTERS:
-        near = difflib.get_close_matches(name, _ADAPTERS, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise AdapterError(f"load_trainer: unknown framework {name!r}, expected one of 'tensorflow', 'torch'.{hint}")
+    require_known(name)
     for package in (name, "horovod"):
         if importlib.util.find_spec(package) is None:
             raise AdapterError(f"load_trainer: {name!r} needs the package {package}, got none. {_cure(name)}")
@@ -53,6 +50,18 @@ def load_trainer(name: str) -> type[Trainer]:
             f"load_trainer: {name!r} needs {name} and horovod built for it, got ImportError: {error}. {_cure(name)}"
         ) from error
     return found
+
+
+def require_known(name: str) -> None:
+    """Refuse a name that is no framework of ours.
+
+    Raises:
+        AdapterError: Lists the known ones, and the nearest.
+    """
+    if name not in _ADAPTERS:
+        near = difflib.get_close_matches(name, _ADAPTERS, n=1, cutoff=0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise AdapterError(f"load_trainer: unknown framework {name!r}, expected one of 'tensorflow', 'torch'.{hint}")
 
 
 def _cure(name: str) -> str:

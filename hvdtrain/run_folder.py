@@ -48,6 +48,7 @@ class RunFolder:
             ) from None
         used = [name for name in _USED if (path / name).exists()]
         if used:
+            (path / ".lock").unlink(missing_ok=True)
             lock.close()
             raise ConfigError(
                 f"run folder: {path} must be new, got one that holds {', '.join(used)}. Choose another --run-dir."

@@ -207,14 +207,19 @@ def make_source(
     return IndexedSource(data, sizes, topology, config, loader)
 
 
-def length_of(data: IndexedData | Stream, name: str) -> int | None:
+def length_of(data: IndexedData | Stream, name: str, *, may_stream: bool = True) -> int | None:
     """Return the number of samples, ``None`` for a stream.
 
     Raises:
         DataError: ``data`` can only be iterated, so ranks could not share it.
     """
     if isinstance(data, Stream):
-        return None
+        if may_stream:
+            return None
+        raise DataError(
+            f"plan: {name} must have len() and [i], got a stream. Read a fixed number of samples into a list: an "
+            "evaluation counts every sample exactly once."
+        )
     try:
         if hasattr(data, "__getitem__"):
             return len(data)

@@ -19,14 +19,14 @@ import numpy as np
 from hvdtrain import checkpoint
 from hvdtrain.agreement import agree_on_run, check_evaluation
 from hvdtrain.batching import cut_micro_batches, share_bounds
-from hvdtrain.callbacks import Callback, JsonLines, Progress, StepReport, TensorBoard
+from hvdtrain.callbacks import Callback, JsonLines, Progress, StepReport
 from hvdtrain.communicator import Communicator, connect
 from hvdtrain.config import TrainConfig
 from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch
-from hvdtrain.errors import NonFiniteError
 from hvdtrain.failure import ends_all_ranks, install_excepthook
 from hvdtrain.hooks import Hooks, Signature
 from hvdtrain.metrics import Meter
+from hvdtrain.nonfinite import raise_nonfinite
 from hvdtrain.plan import RunPlan, make_plan
 from hvdtrain.portable import PortableState
 from hvdtrain.recorder import Counters, Recorder
@@ -36,6 +36,7 @@ from hvdtrain.schedule import Patience, Schedule, build_schedule
 from hvdtrain.sources import Source, SourceStep, length_of, make_source
 from hvdtrain.step import StepResult, StepVotes
 from hvdtrain.stream import Stream
+from hvdtrain.tensorboard import TensorBoard
 from hvdtrain.topology import Topology
 from hvdtrain.trace import Trace
 from hvdtrain.versions import installed_versions
@@ -108,18 +109,20 @@ class Trainer(Hooks):
         Raises:
             HvdTrainError: On all ranks together. An error of one rank alone ends the whole launch instead.
         """
+        install_excepthook()
         self.communicator: Communicator = connect()
         self.topology = self.communicator.topology
+        self._folder: RunFolder | None = None
+        self._callbacks: list[Callback] = []
         with ends_all_ranks(self.communicator):
-            if self.topology.size > 1:
-                install_excepthook(self.communicator)
-            self._folder: RunFolder | None = None
             try:
                 self.start()
                 self._begin(train_data, eval_data)
                 return self._run()
             finally:
                 self.stop()
+                for callback in self._callbacks:
+                    callback.close()
                 if self._folder is not None:
                     self._folder.close()
 
@@ -145,6 +148,9 @@ class Trainer(Hooks):
         self._wants_stop = self._is_stopping = False
         self._eval_row: dict[str, Any] | None = None
         self._ledger: dict[str, int | None] | None = None
+        self._has_warned = False
+        if self._folder is not None:
+            self._folder.write_config(self.config.model_dump(mode="json"))
         self._callbacks = self._all_callbacks()
 
     def _make_plan(self, train_data: IndexedData | Stream, eval_data: IndexedData | None) -> None:
@@ -153,7 +159,7 @@ class Trainer(Hooks):
         self._plan: RunPlan = make_plan(
             config,
             num_samples=length_of(train_data, "train_data"),
-            num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data"),
+            num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data", may_stream=False),
             size=topology.size,
         )
         check_evaluation(config, self._plan)
@@ -209,7 +215,7 @@ class Trainer(Hooks):
         counters.samples_seen += result.num_samples
         is_complete = result.end_votes == self.topology.size
         self._is_stopping = result.stop_votes > 0
-        self._check_step(result)
+        self._check_step(result, batches)
         self._recorder.add(result)
         is_last = is_complete or self._is_over() or counters.step_in_epoch == self._plan.steps_per_epoch
         row = self._recorder.train_row(result, lr, is_last_of_epoch=is_last)
@@ -251,9 +257,7 @@ class Trainer(Hooks):
     def _open_folder(self) -> RunFolder | None:
         if self.run_dir is None or not self.topology.is_root:
             return None
-        folder = RunFolder.open(self.run_dir)
-        folder.write_config(self.config.model_dump(mode="json"))
-        return folder
+        return RunFolder.open(self.run_dir)
 
     def _import_weights(self) -> None:
         assert self.init_from is not None
@@ -276,17 +280,13 @@ class Trainer(Hooks):
     def _is_out_of_time(self) -> bool:
         return self.config.max_time_s is not None and self._recorder.elapsed_s() >= self.config.max_time_s
 
-    def _check_step(self, result: StepResult) -> None:
+    def _check_step(self, result: StepResult, batches: Sequence[MicroBatch]) -> None:
         step = self.counters.global_step
         if not result.is_finite and self.config.on_nonfinite == "raise":
-            error = NonFiniteError(
-                f"step {step}: loss and gradient must be finite, got loss sum {result.loss_sum} and gradient norm "
-                f"{result.grad_norm}. Lower the learning rate, or set on_nonfinite='skip'."
-            )
-            error.is_agreed = True
-            raise error
-        if result.is_finite and result.weight_sum == 0 and self.topology.is_root:
-            _log.warning("step %d: all weights are 0, nothing was updated", step)
+            raise_nonfinite(self, step, result, batches)
+        if result.is_finite and result.weight_sum == 0 and not self._has_warned and self.topology.is_root:
+            self._has_warned = True
+            _log.warning("step %d: all weights are 0, nothing was updated; further ones are not reported", step)
 
     def _require_equal_replicas(self, where: str) -> PortableState:
         state = self.export_state()

@@ -15,7 +15,7 @@ _OTHER_NAMES = {"tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 def installed_versions(framework: str) -> dict[str, str]:
     """Return versions by name: Python, hvdtrain, Horovod, NumPy and the framework."""
     versions = {"python": platform.python_version(), "hvdtrain": hvdtrain.__version__}
-    for package in (*_PACKAGES[framework], "horovod", "numpy"):
+    for package in (*_PACKAGES.get(framework, ()), "horovod", "numpy"):
         versions[package] = _version(package)
     return versions
 

@@ -77,6 +77,9 @@ PY
 }
 
 stage install bash docker/install.sh
+if [[ " ${FOLDERS[*]} " == *" parity "* ]] && is_chosen parity; then
+    stage peers bash tests/parity/install_peers.sh
+fi
 is_chosen lint && stage lint "$BIN/ruff" check
 is_chosen format && stage format "$BIN/ruff" format --check
 is_chosen types && stage types "$BIN/python" -m mypy

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -55,14 +56,41 @@ def run() -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not one of the command line's own errors
             raise
-        _leave(ConfigError(f"{_command()}: {error.format_message()} See '{_command()} --help'."))
+        _leave(ConfigError(f"{_command()}: {_usage_message(error)} See '{_command()} --help'."))
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _usage_message(error: Any) -> str:
+    """Return what is wrong with the command line: rule and value, and the nearest option."""
+    name = getattr(error, "option_name", None)
+    if name is not None and type(error).__name__ == "NoSuchOption":
+        near = difflib.get_close_matches(name, error.possibilities or _options_of(error), n=1)
+        return f"no such option {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+    message: str = error.format_message().rstrip(".")
+    given = getattr(error, "param", None) and _given(error.param)
+    if given:
+        return f"{message}, got {given!r}."
+    return message if message.endswith("?") else f"{message}."
+
+
+def _options_of(error: Any) -> list[str]:
+    command = error.ctx.command if error.ctx is not None else None
+    return [option for param in getattr(command, "params", ()) for option in param.opts]
+
+
+def _given(param: Any) -> str | None:
+    """Return what stands behind an option on the command line."""
+    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        option, _, value = word.partition("=")
+        if option in param.opts:
+            return value or following
+    return None
+
+
 def _command() -> str:
-    words = [word for word in sys.argv[1:2] if not word.startswith("-")]
-    return " ".join(["hvdtrain", *words])
+    known = {info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands}
+    return " ".join(["hvdtrain", *(word for word in sys.argv[1:2] if word in known)])
 
 
 def _leave(error: HvdTrainError) -> NoReturn:

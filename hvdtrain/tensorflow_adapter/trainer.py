@@ -53,7 +53,7 @@ class TensorFlowTrainer(Trainer):
 
     def prepare(self, probe: MicroBatch) -> Signature:
         """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped."""
-        self._model = _build(self.model)
+        self._model = _model_of(self.model)
         batch = self.make_batch(probe)
         metric_names = self._probe(batch)
         self._named = portable_state.NamedVariables(self._model, self.names)
@@ -91,6 +91,15 @@ class TensorFlowTrainer(Trainer):
         sums, grad_norm, norms = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
         traced = dict(zip(self._used_names, norms.numpy().tolist(), strict=True)) if self.trace_every_steps else {}
         return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm), traced)
+
+    def is_finite(self, batch: Any) -> bool:
+        """Return whether loss and gradient of this rank's ``batch`` are finite; reduces and changes nothing."""
+        with tf.GradientTape() as tape:
+            values, weights = elements(self.loss(BoundModel(self._model, training=True), batch), self._model)
+            total = tf.reduce_sum(values * weights)
+        gradients = tape.gradient(total, [variable.value for variable in self._variables])
+        parts = [tf.convert_to_tensor(part) for part in (total, *gradients) if part is not None]
+        return all(bool(tf.reduce_all(tf.math.is_finite(part))) for part in parts)
 
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
@@ -219,7 +228,7 @@ class TensorFlowTrainer(Trainer):
             variable.assign(np.random.SeedSequence(key).generate_state(2, np.uint32))
 
 
-def _build(model: Any) -> keras.Model:
+def _model_of(model: Any) -> keras.Model:
     built = model if isinstance(model, keras.Model) else model()
     if not isinstance(built, keras.Model):
         raise ConfigError(f"prepare: the model must be a keras.Model, got {type(built).__name__}.")

@@ -49,11 +49,8 @@ class TorchTrainer(Trainer):
 
     def prepare(self, probe: MicroBatch) -> Signature:
         """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped."""
-        self._model = _build(self.model).to(self._device)
-        metric_names = self._probe(self.make_batch(probe))
-        _refuse_unsupported(self._model)
-        self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
-        optimizer = self._native_optimizer() or build_optimizer(self.config, self._names)
+        # Wrapping is collective in Horovod, so what can fail on one rank alone is settled before.
+        metric_names, optimizer = self.communicator.together(lambda: self._build(self.make_batch(probe)))
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._trained = _trained(self._names)
         self._usage = UsageHooks(self._names)
@@ -95,6 +92,15 @@ class TorchTrainer(Trainer):
         sums, used = self._reduce(votes.vector(float(loss_sum), float(weight_sum)))
         return self._update(sums, used, lr, nominal)
 
+    def is_finite(self, batch: Any) -> bool:
+        """Return whether loss and gradient of this rank's ``batch`` are finite; reduces and changes nothing."""
+        values, weights = self._losses(batch)
+        total = (values * weights).sum()
+        gradients: Sequence[torch.Tensor | None] = ()
+        if total.requires_grad:  # autograd.grad runs no hook of a parameter, and so no reduction
+            gradients = torch.autograd.grad(total, self._usage.parameters, allow_unused=True)
+        return all(bool(part.isfinite().all()) for part in (total, *gradients) if part is not None)
+
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
         statistics = _running_statistics(self._model)
@@ -132,6 +138,13 @@ class TorchTrainer(Trainer):
             release(self._optimizer)
 
     # ------------------------------------------------------------------ parts of the hooks
+    def _build(self, batch: Any) -> tuple[tuple[str, ...], torch.optim.Optimizer]:
+        self._model = _model_of(self.model).to(self._device)
+        metric_names = self._probe(batch)
+        _refuse_unsupported(self._model)
+        self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
+        return metric_names, self._native_optimizer() or build_optimizer(self.config, self._names)
+
     def _probe(self, batch: Any) -> tuple[str, ...]:
         with torch.no_grad(), torch.random.fork_rng():
             before = {name: tensor.clone() for name, tensor in _built_tensors(self._model).items()}
@@ -199,7 +212,7 @@ class TorchTrainer(Trainer):
         return {self._names[p]: norm.item() * scale for p, norm in zip(held, norms, strict=True)}
 
 
-def _build(model: Any) -> torch.nn.Module:
+def _model_of(model: Any) -> torch.nn.Module:
     built = model if isinstance(model, torch.nn.Module) else model()
     if not isinstance(built, torch.nn.Module):
         raise ConfigError(f"prepare: the model must be a torch.nn.Module, got {type(built).__name__}.")

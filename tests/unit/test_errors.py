@@ -12,6 +12,7 @@ KINDS = [
     (errors.RankError, RuntimeError, 2),
     (errors.CheckpointError, RuntimeError, 2),
     (errors.StallError, RuntimeError, 3),
+    (errors.ElsewhereError, RuntimeError, 1),
     (errors.NonFiniteError, ArithmeticError, 4),
     (errors.ReplicaError, RuntimeError, 5),
 ]

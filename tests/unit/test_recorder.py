@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from hvdtrain.recorder import Counters, Recorder
+from hvdtrain.step import StepResult
+
+
+def result_of(loss_sum, weight_sum=2.0, num_samples=2, grad_norm=0.5):
+    return StepResult(loss_sum, weight_sum, num_samples, grad_norm, 0, 0)
+
+
+class Run:
+    """Steps a recorder as the loop does."""
+
+    def __init__(self, every):
+        self.counters = Counters(epoch=1)
+        self.recorder = Recorder(self.counters, every)
+
+    def step(self, result, *, is_last=False, lr=0.1):
+        self.counters.global_step += 1
+        self.counters.samples_seen += result.num_samples
+        self.recorder.add(result)
+        return self.recorder.train_row(result, lr, is_last_of_epoch=is_last)
+
+
+def test_row_comes_every_few_steps_and_with_the_last_of_an_epoch():
+    run = Run(every=2)
+    rows = [run.step(result_of(1.0), is_last=step == 5) for step in range(1, 6)]
+    assert [row and row["global_step"] for row in rows] == [None, 2, None, 4, 5]
+
+
+def test_row_holds_counters_and_the_exact_mean_since_the_last_row():
+    run = Run(every=2)
+    results = [result_of(6.0, 3.0, 3), result_of(1.0, 1.0, 1), result_of(5.0, 2.0, 2), result_of(3.0, 2.0, 2, 0.25)]
+    rows = [run.step(result, lr=0.1 * step) for step, result in enumerate(results, 1)]
+    times = [(row.pop("time_s"), row.pop("samples_per_s")) for row in rows if row]
+    assert rows[1] == {
+        "event": "train",
+        "epoch": 1,
+        "global_step": 2,
+        "samples_seen": 4,
+        "loss": 1.75,
+        "grad_norm": 0.5,
+        "learning_rate": 0.2,
+    }
+    assert (rows[3]["loss"], rows[3]["grad_norm"], rows[3]["samples_seen"]) == (2.0, 0.25, 8)
+    assert times[1][0] > times[0][0] > 0
+    assert min(times[0][1], times[1][1]) > 0
+
+
+def test_row_leaves_out_a_loss_that_is_not_finite():
+    run = Run(every=3)
+    rows = [run.step(result) for result in (result_of(4.0), result_of(math.nan), result_of(2.0))]
+    assert rows[2]["loss"] == 1.5
+
+
+def test_row_of_steps_without_a_finite_loss_has_none():
+    row = Run(every=1).step(result_of(math.inf))
+    assert row["loss"] is None
+
+
+def test_epoch_means_start_anew_with_the_epoch():
+    run = Run(every=1)
+    run.step(result_of(4.0))
+    run.step(result_of(8.0))
+    assert run.recorder.epoch_means() == {"loss": 3.0}
+    run.recorder.begin_epoch()
+    assert run.recorder.epoch_means() == {"loss": None}
+    run.step(result_of(1.0))
+    assert run.recorder.epoch_means() == {"loss": 0.5}
+
+
+def test_eval_row_holds_counters_and_means():
+    run = Run(every=1)
+    run.step(result_of(4.0))
+    row = run.recorder.eval_row({"loss": 0.5, "accuracy": None})
+    assert row.pop("time_s") > 0
+    assert row == {
+        "event": "eval",
+        "epoch": 1,
+        "global_step": 1,
+        "samples_seen": 2,
+        "loss": 0.5,
+        "accuracy": None,
+    }
+
+
+def test_throughput_counts_training_time_alone():
+    run = Run(every=1)
+    time.sleep(0.2)
+    run.step(result_of(1.0, num_samples=100))
+    time.sleep(0.2)
+    run.recorder.pause(0.2)
+    elapsed = run.recorder.elapsed_s()
+    assert elapsed >= 0.4
+    assert run.recorder.samples_per_s() == pytest.approx(100 / (elapsed - 0.2), rel=0.05)
+
+
+def test_row_throughput_leaves_out_a_pause():
+    run = Run(every=1)
+    run.step(result_of(1.0))
+    time.sleep(0.4)
+    run.recorder.pause(0.3)
+    row = run.step(result_of(1.0, num_samples=10))
+    assert 10 / 0.2 < row["samples_per_s"] <= 10 / 0.1
