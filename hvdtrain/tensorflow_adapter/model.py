@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -36,6 +37,23 @@ class BoundModel:
         if isinstance(value, list | tuple) and any(isinstance(part, keras.Layer) for part in value):
             return [self._bind(part) for part in value]
         return value
+
+
+class Scope(keras.Layer):
+    """A job's function run as the call of a layer, so that whatever it calls inherits the mode.
+
+    Binding alone does not reach a layer that the job gets by ``model.get_layer`` or calls inside a method of its own.
+    """
+
+    def __init__(self, model: keras.Model, function: Callable[[Any, Any], Any]) -> None:
+        """Keep ``function(model, batch)``."""
+        super().__init__(autocast=False)
+        self.model = model  # tracked, so that Keras clears its layer losses at each call
+        self._function = function
+
+    def call(self, batch: Any, training: bool = False) -> Any:
+        """Return what the function makes of the model in this mode."""
+        return self._function(BoundModel(self.model, training=training), batch)
 
 
 def elements(value: Any, model: keras.Model | None = None) -> tuple[tf.Tensor, tf.Tensor]:

@@ -27,7 +27,7 @@ from hvdtrain.hooks import Signature
 from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
-from hvdtrain.tensorflow_adapter.model import BoundModel, elements, leading_open, require
+from hvdtrain.tensorflow_adapter.model import BoundModel, Scope, elements, leading_open, require
 from hvdtrain.tensorflow_adapter.optimizers import build_optimizer
 from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
 from hvdtrain.threads import require_same_size, threads_per_rank
@@ -56,6 +56,8 @@ class TensorFlowTrainer(Trainer):
         self._model = _model_of(self.model)
         batch = self.make_batch(probe)
         metric_names = self._probe(batch)
+        self._loss = Scope(self._model, self.loss)
+        self._metrics = Scope(self._model, self.metrics) if self.metrics else None
         self._named = portable_state.NamedVariables(self._model, self.names)
         self._variables = list(self._model.trainable_variables)
         self._trained = self._names_of_trained()
@@ -95,7 +97,7 @@ class TensorFlowTrainer(Trainer):
     def is_finite(self, batch: Any) -> bool:
         """Return whether loss and gradient of this rank's ``batch`` are finite; reduces and changes nothing."""
         with tf.GradientTape() as tape:
-            values, weights = elements(self.loss(BoundModel(self._model, training=True), batch), self._model)
+            values, weights = elements(self._loss(batch, training=True), self._model)
             total = tf.reduce_sum(values * weights)
         gradients = tape.gradient(total, [variable.value for variable in self._variables])
         parts = [tf.convert_to_tensor(part) for part in (total, *gradients) if part is not None]
@@ -170,7 +172,7 @@ class TensorFlowTrainer(Trainer):
         """Add one micro-batch's gradients and loss sums into the variables of the step."""
         nominal = self._plan.sizes.global_batch_size
         with tf.GradientTape() as tape:
-            values, weights = elements(self.loss(BoundModel(self._model, training=True), batch), self._model)
+            values, weights = elements(self._loss(batch, training=True), self._model)
             weighted = values * weights
             # Dividing by a number known everywhere keeps half-precision sums in range.
             total = tf.reduce_sum(weighted) / nominal
@@ -215,9 +217,8 @@ class TensorFlowTrainer(Trainer):
         return [self._named.name_of[id(variable)] for variable in self._model.trainable_variables]
 
     def _evaluate_batch(self, batch: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        bound = BoundModel(self._model, training=False)
-        found = {"loss": elements(self.loss(bound, batch), self._model)}
-        for name, value in (self.metrics(bound, batch) if self.metrics else {}).items():
+        found = {"loss": elements(self._loss(batch, training=False), self._model)}
+        for name, value in (self._metrics(batch, training=False) if self._metrics else {}).items():
             found[name] = elements(value)
         wide = {n: (tf.cast(v, tf.float64), tf.cast(w, tf.float64)) for n, (v, w) in found.items()}
         return {n: (tf.reduce_sum(v * w), tf.reduce_sum(w)) for n, (v, w) in wide.items()}
