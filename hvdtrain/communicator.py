@@ -73,6 +73,10 @@ class Communicator:
         self._comm.Allreduce(values, result)
         return result
 
+    def maximum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the element-wise maximum of ``values`` over ranks."""
+        return self._reduce(np.asarray(values, order="C"), "MAX")
+
     def is_equal(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return, on every rank, for each element whether all ranks gave the same one."""
         values = np.asarray(values, order="C")

@@ -72,7 +72,7 @@ class Run:
             {row["samples_seen"]: row for row in rows},
             final.state.weights,
             read_trace(path),
-            tuple(final.manifest.get("notes", ())),
+            tuple(final.manifest["notes"]),
         )
 
 

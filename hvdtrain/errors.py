@@ -56,6 +56,15 @@ class ElsewhereError(HvdTrainError, RuntimeError):
     """Another rank failed; it reports, and this rank only has to end."""
 
 
+class StoppedError(HvdTrainError, RuntimeError):
+    """A signal stopped the run, in good order."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        """Keep the exit code, 128 plus the signal's number."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class NonFiniteError(HvdTrainError, ArithmeticError):
     """A loss or a gradient is infinite or not a number."""
 

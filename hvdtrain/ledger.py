@@ -22,18 +22,25 @@ class Ledger:
     this process tell what happened.
     """
 
-    def __init__(self, num_samples: int) -> None:
-        """Start with nothing used of ``num_samples``."""
+    def __init__(self, num_samples: int, earlier: NDArray[np.uint64] | None = None) -> None:
+        """Start with nothing used of ``num_samples``, or with the digest that a checkpoint holds of the epoch.
+
+        What an earlier process used was counted there alone, so after a resume only the digest can tell.
+        """
         self._num_samples = num_samples
-        counted = num_samples <= _COUNTED_SAMPLES
+        counted = num_samples <= _COUNTED_SAMPLES and earlier is None
         self._counts: NDArray[np.int32] | None = np.zeros(num_samples, dtype=np.int32) if counted else None
-        self._digest = np.zeros(3, dtype=np.uint64)
+        self._digest = np.zeros(3, dtype=np.uint64) if earlier is None else earlier.copy()
 
     def add(self, rows: Rows) -> None:
         """Take the samples of one micro-batch."""
         self._digest += digest_rows(rows)
         if self._counts is not None:
             np.add.at(self._counts, rows, 1)
+
+    def digest(self, allreduce_sum: Callable[[NDArray[Any]], NDArray[Any]]) -> list[int]:
+        """Return the digest of what all ranks used so far; every rank must call."""
+        return [int(part) for part in allreduce_sum(self._digest)]
 
     def close(self, expected: Rows, allreduce_sum: Callable[[NDArray[Any]], NDArray[Any]]) -> dict[str, int | None]:
         """Return how many of the ``expected`` samples were used once, more than once, and never, over all ranks.

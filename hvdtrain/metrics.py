@@ -46,6 +46,14 @@ class Meter:
             for name, (total, weight) in zip(self.names, self._sums, strict=True)
         }
 
+    def sums(self) -> list[list[float]]:
+        """Return ``[sum of weighted values, sum of weights]`` of each name, as JSON keeps it exactly."""
+        return [[float(part) for part in row] for row in self._sums]
+
+    def restore(self, sums: Sequence[Sequence[float]]) -> None:
+        """Take sums that :meth:`sums` returned."""
+        self._sums = np.array(sums, dtype=np.float64)
+
     def reset(self) -> None:
         """Start again at zero."""
         self._sums = np.zeros_like(self._sums)

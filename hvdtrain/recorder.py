@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,15 @@ class Recorder:
         self._began = self._row_began = time.perf_counter()
         self._row_samples = self._trained_samples = 0
         self._paused_s = 0.0
+
+    def sums(self) -> dict[str, list[list[float]]]:
+        """Return the sums that the next row and the epoch's mean start from, for a checkpoint."""
+        return {"window": self._window.sums(), "epoch": self._epoch.sums()}
+
+    def restore(self, saved: Mapping[str, list[list[float]]]) -> None:
+        """Go on from the sums that a checkpoint holds."""
+        self._window.restore(saved["window"])
+        self._epoch.restore(saved["epoch"])
 
     def begin_epoch(self) -> None:
         """Start the mean of a new epoch."""

@@ -26,8 +26,8 @@ class RunFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Make the folder of a new run and lock it.
+    def open(cls, path: Path, *, resumes: bool = False) -> RunFolder:
+        """Make the folder of a new run and lock it; one that ``resumes`` may hold the run that goes on.
 
         Raises:
             ConfigError: The folder holds a run already, another process is using it, or it cannot be made.
@@ -46,12 +46,13 @@ class RunFolder:
             raise ConfigError(
                 f"run folder: {path} is in use by another run. Wait for it, or choose another --run-dir."
             ) from None
-        used = [name for name in _USED if (path / name).exists()]
+        used = [] if resumes else [name for name in _USED if (path / name).exists()]
         if used:
             (path / ".lock").unlink(missing_ok=True)
             lock.close()
             raise ConfigError(
-                f"run folder: {path} must be new, got one that holds {', '.join(used)}. Choose another --run-dir."
+                f"run folder: {path} must be new, got one that holds {', '.join(used)}. Continue it with "
+                "--resume, or choose another --run-dir."
             )
         return cls(path, lock)
 
@@ -67,6 +68,35 @@ class RunFolder:
     def write_summary(self, values: Mapping[str, Any]) -> None:
         """Write ``summary.json``, whole or not at all."""
         self._write_json("summary.json", values)
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """Return ``summary.json`` of a finished run, ``None`` while there is none."""
+        file = self.path / "summary.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def cut_back(self, global_step: int, eval_step: int) -> None:
+        """Take the rows and the summary away that a killed run wrote after the step that is restored.
+
+        Args:
+            global_step: The restored step; 0 takes all rows away.
+            eval_step: Step of the last evaluation that the checkpoint knows of; a later one is made again.
+        """
+        (self.path / "summary.json").unlink(missing_ok=True)
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return
+        kept = []
+        for line in file.read_text().splitlines(keepends=True):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break  # a kill cut the last line
+            last = global_step if row["event"] == "train" else eval_step
+            if row["global_step"] <= last:
+                kept.append(line)
+        unfinished = self.path / ".metrics.jsonl.tmp"
+        unfinished.write_text("".join(kept))
+        os.replace(unfinished, file)
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Add one line to ``metrics.jsonl`` in one write, so that a reader never sees half a line."""

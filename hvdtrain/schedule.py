@@ -125,4 +125,9 @@ class Patience:
         self.since_drop += 1
         if self.plateau_patience is not None and self.since_drop > self.plateau_patience:
             self.factor, self.since_drop = self.factor * self.decay_factor, 0
+        return self.is_exhausted
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether enough evaluations passed without gain to end the run."""
         return self.early_stop_patience is not None and self.since_best >= self.early_stop_patience

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +51,16 @@ class Source(abc.ABC):
         """Return the ledger of an epoch of which ``num_steps`` are done; ``None`` where samples have no index."""
 
     @abc.abstractmethod
-    def manifest(self, epoch: int, allreduce_sum: AllReduceSum) -> dict[str, Any]:
+    def facts(self, epoch: int) -> dict[str, Any]:
+        """Return what must be the same when a run goes on: length and order, or shards."""
+
+    @abc.abstractmethod
+    def position(self, allreduce_sum: AllReduceSum) -> dict[str, Any]:
         """Return what a checkpoint must know of the data's position; every rank must call."""
+
+    @abc.abstractmethod
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from the facts and position that a checkpoint holds."""
 
 
 class IndexedSource(Source):
@@ -65,6 +73,7 @@ class IndexedSource(Source):
         self._num_samples = len(data)
         self._sizes, self._topology, self._config, self._loader = sizes, topology, config, loader
         self._ledger = Ledger(self._num_samples)
+        self._earlier: NDArray[np.uint64] | None = None
 
     def probe(self) -> MicroBatch:
         """Return the first two samples, the first twice when there is one."""
@@ -72,7 +81,7 @@ class IndexedSource(Source):
 
     def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield this rank's share of each global batch; the last batch may be short, a share may be empty."""
-        self._ledger = Ledger(self._num_samples)
+        self._ledger = Ledger(self._num_samples, self._earlier if first_step else None)
         shares = iter_shares(
             self._order(epoch),
             self._sizes,
@@ -94,9 +103,18 @@ class IndexedSource(Source):
         stop = min(num_steps * self._sizes.global_batch_size, self._num_samples)
         return self._ledger.close(self._order(epoch).rows(0, stop), allreduce_sum)
 
-    def manifest(self, epoch: int, allreduce_sum: AllReduceSum) -> dict[str, Any]:
+    def facts(self, epoch: int) -> dict[str, Any]:
         """Return the length, and a digest of the order that tells whether NumPy still draws it."""
         return {"num_samples": self._num_samples, "order_digest": self._order(max(epoch, 1)).digest()}
+
+    def position(self, allreduce_sum: AllReduceSum) -> dict[str, Any]:
+        """Return the ledger's digest of the epoch so far."""
+        return {"ledger_digest": self._ledger.digest(allreduce_sum)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Let the root's ledger begin with what was used before."""
+        digest = np.array(saved["ledger_digest"], dtype=np.uint64)
+        self._earlier = digest if self._topology.is_root else np.zeros_like(digest)
 
     def _order(self, epoch: int) -> Order:
         return Order(self._num_samples, seed=self._config.seed, epoch=epoch, shuffle=self._config.shuffle)
@@ -126,7 +144,7 @@ class StreamSource(Source):
 
     def probe(self) -> MicroBatch:
         """Return the first two samples of a reader of its own, so that none is used up."""
-        samples = self._open().take(2)
+        samples = self._open(rank=0, size=1).take(2)  # of all shards: the root's own may be empty
         if not samples:
             raise DataError(
                 "plan: train_data must hold at least 1 sample, got an empty stream. Check the path or the filter."
@@ -135,8 +153,11 @@ class StreamSource(Source):
 
     def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield steps until this rank's shards end, and empty ones for as long as others go on."""
-        if self._reader is None or self._reader.is_empty:
-            self._reader = self._open()
+        rank, size = self._topology.rank, self._topology.size
+        if self._reader is None:
+            self._reader = self._open(rank=rank, size=size, consumed=self._consumed)
+        if self._reader.is_empty and first_step == 0:
+            self._reader = self._open(rank=rank, size=size)
         per_epoch = self._config.steps_per_epoch
         limits = [limit for limit in (max_steps, per_epoch and per_epoch - first_step) if limit is not None]
         made = self._steps(self._reader, epoch, min(limits) if limits else None)
@@ -147,20 +168,31 @@ class StreamSource(Source):
     def close_epoch(self, epoch: int, num_steps: int, allreduce_sum: AllReduceSum) -> None:
         """Return nothing: the samples of a stream have no index to count by."""
 
-    def manifest(self, epoch: int, allreduce_sum: AllReduceSum) -> dict[str, Any]:
-        """Return the number of shards and the samples consumed of each."""
+    def facts(self, epoch: int) -> dict[str, Any]:
+        """Return the number of shards."""
+        return {"num_shards": self._num_shards}
+
+    def position(self, allreduce_sum: AllReduceSum) -> dict[str, Any]:
+        """Return the samples consumed of each shard in this pass."""
         mine = np.zeros(self._num_shards, dtype=np.int64)
         owned = slice(self._topology.rank, None, self._topology.size)
         mine[owned] = self._consumed[owned]
-        return {"num_shards": self._num_shards, "consumed": allreduce_sum(mine).tolist()}
+        return {"consumed": allreduce_sum(mine).tolist()}
 
-    def _open(self) -> ShardReader:
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Keep the number of shards that the run began with, and skip what was consumed of each."""
+        self._num_shards = Stream(self._stream.make, saved["num_shards"]).count_shards(
+            size=self._topology.size, workers=self._config.data_workers
+        )
+        self._consumed = list(saved["consumed"])
+
+    def _open(self, *, rank: int, size: int, consumed: Sequence[int] | None = None) -> ShardReader:
         return ShardReader(
             self._stream,
-            rank=self._topology.rank,
-            size=self._topology.size,
+            rank=rank,
+            size=size,
             num_shards=self._num_shards,
-            consumed=[0] * self._num_shards,
+            consumed=consumed or [0] * self._num_shards,
             is_bounded=self._is_bounded,
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Order of the numbers in the step tensor, each a sum over ranks.
-STEP_FIELDS = ("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes")
+STEP_FIELDS = ("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes", "save_votes")
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class StepVotes:
         num_passes: Backward passes of this rank in the step.
         stop: This rank wants to stop after the step (signal, time limit, a callback).
         end: This rank's stream has no sample left for the next step.
+        save: This rank wants a checkpoint after the step; the root's clock does.
     """
 
     num_samples: int
     num_passes: int
     stop: bool = False
     end: bool = False
+    save: bool = False
 
     def vector(self, loss_sum: float, weight_sum: float) -> list[float]:
         """Return this rank's step tensor in the order of ``STEP_FIELDS``."""
@@ -36,7 +38,8 @@ class StepVotes:
 
     def tail(self) -> list[float]:
         """Return the fields that are known before the forward pass."""
-        return [float(self.num_samples), float(self.num_passes), float(self.stop), float(self.end)]
+        votes = (self.num_samples, self.num_passes, self.stop, self.end, self.save)
+        return [float(vote) for vote in votes]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class StepResult:
         grad_norm: Global 2-norm of the reduced, normalised gradient before clipping.
         stop_votes: Ranks that want to stop.
         end_votes: Ranks whose stream has ended.
+        save_votes: Ranks that want a checkpoint.
         grad_norms: Norm of each tensor's reduced gradient by neutral name; empty unless the run is traced.
     """
 
@@ -59,6 +63,7 @@ class StepResult:
     grad_norm: float
     stop_votes: int
     end_votes: int
+    save_votes: int = 0
     grad_norms: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -66,10 +71,9 @@ class StepResult:
         cls, sums: Sequence[float], grad_norm: float, grad_norms: Mapping[str, float] | None = None
     ) -> StepResult:
         """Read the reduced step tensor."""
-        loss_sum, weight_sum, num_samples, _, stop_votes, end_votes = sums[: len(STEP_FIELDS)]
-        return cls(
-            loss_sum, weight_sum, round(num_samples), grad_norm, round(stop_votes), round(end_votes), grad_norms or {}
-        )
+        loss_sum, weight_sum, num_samples, _, stop_votes, end_votes, save_votes = sums[: len(STEP_FIELDS)]
+        votes = (round(stop_votes), round(end_votes), round(save_votes))
+        return cls(loss_sum, weight_sum, round(num_samples), grad_norm, *votes, grad_norms or {})
 
     @property
     def is_finite(self) -> bool:

@@ -12,6 +12,7 @@ from hvdtrain.communicator import Communicator, connect
 from hvdtrain.failure import ends_all_ranks
 from hvdtrain.job import Job, load_job
 from hvdtrain.registry import load_trainer
+from hvdtrain.resume import ResumeRequest
 from hvdtrain.trainer import Summary
 
 
@@ -22,6 +23,7 @@ def train_job(
     run_dir: Path | None,
     init_from: Path | None,
     trace_every_steps: int | None,
+    resume: ResumeRequest,
     settings: Mapping[str, Any],
 ) -> Summary:
     """Load the job, choose the framework, prepare the data, and fit.
@@ -32,6 +34,7 @@ def train_job(
         run_dir: Folder of the run; ``runs/<job>-<framework>`` when ``None``.
         init_from: Checkpoint whose weights training starts from.
         trace_every_steps: Write norms each step, and all weights every so many steps.
+        resume: Whether and from where to continue a run.
         settings: Fields of TrainConfig that stand above those of the job.
 
     Raises:
@@ -60,6 +63,7 @@ def train_job(
             names=job.names,
             init_from=init_from,
             trace_every_steps=trace_every_steps,
+            resume=resume,
             job_digest=job.digest,
         )
         return trainer.fit(train_data, eval_data)

@@ -25,6 +25,13 @@ def _train(
     init_from: Annotated[
         Path | None, typer.Option("--init-from", help="Checkpoint whose weights training starts from.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint of the run folder.")
+    ] = False,
+    resume_from: Annotated[Path | None, typer.Option("--resume-from", help="Continue from this checkpoint.")] = None,
+    allow_config_change: Annotated[
+        bool, typer.Option("--allow-config-change", help="Let settings differ from those of the checkpoint.")
+    ] = False,
     trace: Annotated[
         int | None, typer.Option("--trace", help="Norms each step, all weights every so many.", min=1)
     ] = None,
@@ -34,10 +41,19 @@ def _train(
 
     hvdtrain launch -np 2 -- hvdtrain train job.py --framework torch --epochs 3
     """
+    from hvdtrain.resume import ResumeRequest
     from hvdtrain.train_job import train_job
 
     given = {name: value for name, value in settings.items() if value is not None}
-    train_job(job, framework=framework, run_dir=run_dir, init_from=init_from, trace_every_steps=trace, settings=given)
+    train_job(
+        job,
+        framework=framework,
+        run_dir=run_dir,
+        init_from=init_from,
+        trace_every_steps=trace,
+        resume=ResumeRequest(resume, resume_from, allow_config_change),
+        settings=given,
+    )
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -35,6 +35,8 @@ class NamedVariables:
         neutral = apply_names({path: name for path, (_, name, _) in found.items()}, names)
         self.variables = {neutral[path]: variable for path, (variable, _, _) in found.items()}
         self.layouts = {neutral[path]: layout for path, (_, _, layout) in found.items()}
+        #: Parameters that the loss does not use: no update counts for them.
+        self.unused: set[str] = set()
         self.name_of = {id(variable): name for name, variable in self.variables.items()}
 
     def slots(self, optimizer: Any) -> Iterator[tuple[str, Any, Layout]]:
@@ -59,8 +61,10 @@ def export_state(named: NamedVariables, optimizer: Any) -> PortableState:
     if counted is None:  # a native optimizer: its variables under Keras's own paths
         slots |= {f"native/{v.path}": np.asarray(v.numpy()) for v in optimizer.variables}
     elif counted.name != "sgd":
-        count = np.float32(optimizer.iterations.numpy())
-        slots |= {f"{named.name_of[id(v)]}/step": np.array(count) for v in optimizer._trainable_variables}
+        for variable in optimizer._trainable_variables:
+            name = named.name_of[id(variable)]
+            count = 0 if name in named.unused else optimizer.iterations.numpy()
+            slots[f"{name}/step"] = np.array(count, dtype=np.float32)
     return PortableState(weights, slots)
 
 
@@ -107,9 +111,28 @@ def running_statistics(model: keras.Model) -> list[keras.Variable]:
 
 
 def table_digests(model: keras.Model) -> dict[str, str]:
-    """Return a digest of each lookup layer's vocabulary: tables are no variables, so ranks compare them."""
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "get_vocabulary")]
-    return {layer.name: hashlib.sha256(repr(layer.get_vocabulary()).encode()).hexdigest() for layer in layers}
+    """Return a digest of each table that a layer keeps: tables are no variables, so ranks compare them."""
+    tables = {layer.name: _table_of(layer) for layer in model._flatten_layers()}
+    return {name: hashlib.sha256(repr(t).encode()).hexdigest() for name, t in tables.items() if t is not None}
+
+
+def finalize_tables(model: keras.Model) -> None:
+    """Let adapted normalisations compute with the statistics that their variables hold now."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization) and layer.input_mean is None and layer.built:
+            layer.finalize_state()
+
+
+def _table_of(layer: keras.Layer) -> object | None:
+    """Return what a layer looks up or computes with and keeps outside of its variables."""
+    if hasattr(layer, "get_vocabulary"):
+        weights = getattr(layer, "idf_weights", None)
+        return layer.get_vocabulary(), None if weights is None else np.asarray(weights).tolist()
+    if isinstance(layer, keras.layers.Normalization) and layer.input_mean is not None:
+        return np.asarray(layer.input_mean).tolist(), np.asarray(layer.input_variance).tolist()
+    if isinstance(layer, keras.layers.Discretization):
+        return tuple(np.asarray(layer.bin_boundaries).tolist())
+    return None
 
 
 def seed_generators(model: keras.Model) -> list[keras.Variable]:

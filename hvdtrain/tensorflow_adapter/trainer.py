@@ -77,6 +77,7 @@ class TensorFlowTrainer(Trainer):
         variables = {name: variable.value for name, variable in self._named.variables.items()}
         slots = {f"slot.{i}": variable.value for i, variable in enumerate(self._optimizer.variables)}
         portable_state.broadcast_variables({**variables, **slots})
+        portable_state.finalize_tables(self._model)
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
         """Return the batch as tensors on this rank's device; structure and dtypes stay."""
@@ -124,6 +125,7 @@ class TensorFlowTrainer(Trainer):
     def import_state(self, state: PortableState) -> None:
         """After this call this rank holds ``state``."""
         portable_state.import_state(state, self._named, self._optimizer)
+        portable_state.finalize_tables(self._model)
 
     def stop(self) -> None:
         """After this call the trainer holds no traced function; runs always."""
@@ -157,6 +159,9 @@ class TensorFlowTrainer(Trainer):
         self._is_used = [True] * len(self._variables)
         self._traced("accumulate", self._accumulate, batch).get_concrete_function()
         used = zip(self._variables, self._is_used, strict=True)
+        self._named.unused = {
+            self._named.name_of[id(v)] for v, is_used in zip(self._variables, self._is_used, strict=True) if not is_used
+        }
         self._used_names = [self._named.name_of[id(variable)] for variable, is_used in used if is_used]
         self._apply = tf.function(self._reduce_and_update, autograph=False)
 

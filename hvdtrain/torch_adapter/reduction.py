@@ -72,10 +72,12 @@ class UsageHooks:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._fired: set[torch.Tensor] = set()
         self._used: set[torch.Tensor] = set()
+        self._passes_left = 0
         self._handles = [_hook(parameter, self._on_grad) for parameter in self.parameters]
 
-    def begin_step(self) -> None:
-        """Forget the last step."""
+    def begin_step(self, num_passes: int) -> None:
+        """Forget the last step; the next one has ``num_passes`` passes, at least 1."""
+        self._passes_left = num_passes
         self._fired.clear()
         self._used.clear()
 
@@ -86,6 +88,7 @@ class UsageHooks:
         if silent:
             torch.autograd.backward(silent, [torch.zeros_like(parameter) for parameter in silent])
         self._fired.clear()
+        self._passes_left -= 1
 
     def used(self) -> list[float]:
         """Return 1 for each parameter that this rank used in the step, else 0."""
@@ -103,8 +106,8 @@ class UsageHooks:
         assert grad is not None
         if grad.is_sparse:
             parameter.grad = grad.to_dense()
-        elif not grad.is_contiguous():
-            parameter.grad = grad.contiguous()
+        elif self._passes_left == 1 and not grad.is_contiguous():
+            parameter.grad = grad.contiguous()  # in the last pass alone, for PyTorch adds in the parameter's layout
 
 
 def _hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:

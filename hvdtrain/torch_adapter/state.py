@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import horovod.torch as hvd
+import numpy as np
 import torch
 
 from hvdtrain.communicator import Communicator
@@ -98,9 +99,16 @@ def import_state(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
+    *,
+    adopts_slots: bool,
 ) -> None:
-    """Copy a portable state into model and optimizer; a tensor without partner is refused."""
+    """Copy a portable state into model and optimizer; a tensor without partner is refused.
+
+    With ``adopts_slots``, the optimizer, which makes its slots in its first step, takes those of the file.
+    """
     tensors, _ = model_tensors(model)
+    if adopts_slots:
+        _adopt_slots(state, optimizer, names)
     slots = {name: (holder, slot) for name, holder, slot in named_slots(optimizer, names)} if state.slots else {}
     have = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     have |= {name: tuple(torch.as_tensor(holder[slot]).shape) for name, (holder, slot) in slots.items()}
@@ -115,6 +123,15 @@ def import_state(
             holder[slot].copy_(torch.from_numpy(state.slots[name]))
         else:
             holder[slot] = state.slots[name].item()
+
+
+def _adopt_slots(state: PortableState, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
+    parameters = {names[p]: p for group in optimizer.param_groups for p in group["params"]}
+    for name, array in state.slots.items():
+        owner, slot = name.rsplit("/", 1)
+        if owner in parameters and slot not in optimizer.state[parameters[owner]]:
+            device = parameters[owner].device if array.shape == tuple(parameters[owner].shape) else "cpu"
+            optimizer.state[parameters[owner]][slot] = torch.from_numpy(np.array(array)).to(device)
 
 
 def _describe(value: Any) -> tuple[torch.Size | None, Any]:

@@ -75,8 +75,9 @@ class TorchTrainer(Trainer):
         require_same_trained("train_step", self._trained, _trained(self._names))
         self._model.train()
         self._seed_dropout()
-        self._optimizer.set_backward_passes_per_step(max(len(micro_batches), 1))
-        self._usage.begin_step()
+        num_passes = max(len(micro_batches), 1)
+        self._optimizer.set_backward_passes_per_step(num_passes)
+        self._usage.begin_step(num_passes)
         loss_sum = weight_sum = torch.zeros((), dtype=torch.float64)
         for batch in micro_batches:
             values, weights = self._losses(batch)
@@ -128,7 +129,8 @@ class TorchTrainer(Trainer):
     @torch.no_grad()
     def import_state(self, state: PortableState) -> None:
         """After this call this rank holds ``state``."""
-        portable_state.import_state(state, self._model, self._optimizer, self._names)
+        is_native = self.optimizer is not None
+        portable_state.import_state(state, self._model, self._optimizer, self._names, adopts_slots=is_native)
 
     def stop(self) -> None:
         """After this call the trainer holds no hook on the model; runs always."""
@@ -140,6 +142,7 @@ class TorchTrainer(Trainer):
     # ------------------------------------------------------------------ parts of the hooks
     def _build(self, batch: Any) -> tuple[tuple[str, ...], torch.optim.Optimizer]:
         self._model = _model_of(self.model).to(self._device)
+        _refuse_sync_batch_norm(self._model)
         metric_names = self._probe(batch)
         _refuse_unsupported(self._model)
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
@@ -235,13 +238,16 @@ def _built_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {n: t.data for n, t in tensors.items() if not torch.nn.parameter.is_lazy(t)}
 
 
-def _refuse_unsupported(model: torch.nn.Module) -> None:
+def _refuse_sync_batch_norm(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.SyncBatchNorm):
+        if isinstance(module, torch.nn.SyncBatchNorm | hvd.SyncBatchNorm):
             raise AdapterError(
                 f"prepare: SyncBatchNorm reduces inside the forward pass, which a rank with an empty share does not "
                 f"make, got one at {name!r}. Use BatchNorm: its running statistics are averaged over ranks."
             )
+
+
+def _refuse_unsupported(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.complex64, torch.complex128):
             raise AdapterError(

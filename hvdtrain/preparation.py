@@ -1,0 +1,185 @@
+"""What happens before the first step: find what to continue, plan, agree, build, and share the root's state.
+
+After it every rank holds the same state and knows the same run; the loop of :mod:`hvdtrain.trainer` begins there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hvdtrain import checkpoint
+from hvdtrain.agreement import agree_on_run, check_evaluation
+from hvdtrain.callbacks import Callback, JsonLines, Progress
+from hvdtrain.communicator import Communicator
+from hvdtrain.config import TrainConfig
+from hvdtrain.data import Augment, Collate, IndexedData, MicroBatch
+from hvdtrain.evaluation import Evaluator
+from hvdtrain.hooks import Hooks, Signature
+from hvdtrain.plan import RunPlan, make_plan
+from hvdtrain.portable import PortableState
+from hvdtrain.recorder import Counters, Recorder
+from hvdtrain.replicas import require_equal_replicas
+from hvdtrain.resume import Found, ResumeRequest, require_same_run, settings_to_continue
+from hvdtrain.run_folder import RunFolder
+from hvdtrain.saving import Saver
+from hvdtrain.schedule import Patience, Schedule, build_schedule
+from hvdtrain.sources import Source, length_of, make_source
+from hvdtrain.stream import Stream
+from hvdtrain.tensorboard import TensorBoard
+from hvdtrain.topology import Topology
+from hvdtrain.trace import Trace
+
+_log = logging.getLogger(__name__)
+
+
+class Preparation(Hooks):
+    """Stores what to train, and brings all ranks to the same starting point."""
+
+    communicator: Communicator
+    _folder: RunFolder | None
+    _callbacks: list[Callback]
+    _eval_row: dict[str, Any] | None
+    _ledger: dict[str, int | None] | None
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        loss: Callable[[Any, Any], Any],
+        config: TrainConfig,
+        metrics: Callable[[Any, Any], Mapping[str, Any]] | None = None,
+        optimizer: Any = None,
+        run_dir: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
+        augment: Augment | None = None,
+        collate: Collate | None = None,
+        names: Mapping[str, str] | None = None,
+        init_from: str | Path | None = None,
+        resume: ResumeRequest | None = None,
+        trace_every_steps: int | None = None,
+        job_digest: str = "",
+    ) -> None:
+        """Store what to train.
+
+        Args:
+            model: The framework's model, or a function that makes it. A function is called after seeds, threads
+                and device are set, which is the only moment when TensorFlow still accepts its threads.
+            loss: ``loss(model, batch)`` returns one loss per element, of any shape, or ``(losses, weights)`` of
+                one shape. A mean over the batch is refused: its weight in the global batch would be unknown.
+            config: The settings.
+            metrics: ``metrics(model, batch)`` returns ``{name: per-element values, or (values, weights)}``;
+                called in evaluation only.
+            optimizer: A framework-native optimizer, or a function of the model that makes one, in place of
+                ``config.optimizer``. Its own rates are multiplied by schedule / ``config.learning_rate``.
+            run_dir: Folder for configuration, metrics, summary and checkpoints; nothing is written without it.
+            callbacks: Run on every rank, after the built-in ones.
+            augment: ``augment(sample, rng)`` for training samples.
+            collate: ``collate(samples)`` makes a batch where stacking is not enough.
+            names: Neutral names for weights that the automatic mapping cannot match: ``{neutral: keras path}``.
+            init_from: Checkpoint whose weights training starts from, in place of the model's own.
+            resume: Whether and from where to continue a run; a fresh one when not given.
+            trace_every_steps: Write the norms of all tensors each step, and all weights every so many steps.
+            job_digest: Digest of the job file, compared between ranks.
+        """
+        self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.config, self.names, self.job_digest = config, dict(names or {}), job_digest
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.user_callbacks, self.augment, self.collate = tuple(callbacks), augment, collate
+        self.init_from = None if init_from is None else Path(init_from)
+        self.trace_every_steps, self.resume = trace_every_steps, resume or ResumeRequest()
+        self.topology = Topology()
+        self.counters = Counters()
+
+    def _begin(self, train_data: IndexedData | Stream, eval_data: IndexedData | None) -> Found | None:
+        """Find what to continue, plan the run, and let all ranks agree; return the checkpoint's manifest."""
+        communicator = self.communicator
+        checkpoints = None if self.run_dir is None else self.run_dir / "checkpoints"
+        found = communicator.run_on_root(lambda: self.resume.find(checkpoints))
+        communicator.together(lambda: self._make_plan(train_data, eval_data, found))
+        agree_on_run(communicator, self.framework, self.config, self._plan, self.job_digest)
+        self._folder = communicator.together(self._open_folder)
+        self._recorder = Recorder(self.counters, self.config.log_every_steps)
+        self._saver = Saver(None if self._folder is None else self._folder.checkpoints, self.config)
+        self._patience = Patience.of(self.config)
+        self._wants_stop = self._is_stopping = self._is_save_due = self._has_warned = False
+        self._eval_row = self._ledger = None
+        if found is not None:
+            communicator.together(lambda: self._restore(found.manifest))
+        return found
+
+    def _make_plan(self, train_data: IndexedData | Stream, eval_data: IndexedData | None, found: Found | None) -> None:
+        if found is not None:
+            self.config = settings_to_continue(self.config, found.manifest)
+        config, topology = self.config, self.topology
+        self.counters = Counters()
+        self._plan: RunPlan = make_plan(
+            config,
+            num_samples=length_of(train_data, "train_data"),
+            num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data", may_stream=False),
+            size=topology.size,
+        )
+        check_evaluation(config, self._plan)
+        self._schedule: Schedule = build_schedule(config, self._plan)
+        self._source: Source = make_source(
+            train_data, self._plan.sizes, topology, config, augment=self.augment, collate=self.collate
+        )
+        self._evaluator = None
+        if eval_data is not None:
+            self._evaluator = Evaluator(eval_data, collate=self.collate, workers=config.data_workers)
+
+    def _restore(self, manifest: Mapping[str, Any]) -> None:
+        """Take everything but tensors from a checkpoint, after it was found to be of this run."""
+        self._source.restore(manifest["data"])
+        data = self._source.facts(manifest["counters"]["epoch"])
+        require_same_run(manifest, self.config, self._plan, data, self.resume)
+        for name, value in manifest["counters"].items():
+            setattr(self.counters, name, value)
+        for name, value in manifest["patience"].items():
+            setattr(self._patience, name, value)
+        self._recorder.restore(manifest["recorder"])
+        self._eval_row = manifest["eval_row"]
+
+    def _prepare(self, found: Found | None) -> None:
+        """Build the model, give every rank the root's state, and begin to write."""
+        communicator = self.communicator
+        probe: MicroBatch = communicator.run_on_root(self._source.probe)
+        self._signature: Signature = communicator.together(lambda: self.prepare(probe))
+        self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
+        communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
+        communicator.run_on_root(lambda: self._import(found))
+        self.broadcast_state()
+        self._require_equal_replicas("start")
+        if self._folder is not None:
+            eval_step = 0 if self._eval_row is None else self._eval_row["global_step"]
+            self._folder.cut_back(self.counters.global_step, eval_step)
+            self._folder.write_config(self.config.model_dump(mode="json"))
+        self._callbacks = self._all_callbacks()
+
+    def _import(self, found: Found | None) -> None:
+        if found is not None:
+            self.import_state(checkpoint.load(found.path).state)
+            _log.info("resume: continuing from step %d (%s)", self.counters.global_step, found.path)
+        elif self.init_from is not None:
+            self.import_state(replace(checkpoint.load(self.init_from).state, slots={}))
+
+    def _open_folder(self) -> RunFolder | None:
+        if self.run_dir is None or not self.topology.is_root:
+            return None
+        return RunFolder.open(self.run_dir, resumes=self.resume.is_wanted)
+
+    def _all_callbacks(self) -> list[Callback]:
+        built_in: list[Callback] = [Progress()]
+        if self._folder is not None:
+            built_in += [JsonLines(self._folder), TensorBoard(self._folder.path)]
+            if self.trace_every_steps is not None:
+                built_in.append(Trace(self._folder.path, self.trace_every_steps))
+        return [*built_in, *self.user_callbacks]
+
+    def _require_equal_replicas(self, where: str) -> PortableState:
+        state = self.export_state()
+        require_equal_replicas(where, {**state.weights, **state.slots}, self.communicator)
+        return state

@@ -1,0 +1,107 @@
+"""Continue a run: find the checkpoint, and refuse what would make it another run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdtrain import checkpoint
+from hvdtrain.config import TrainConfig
+from hvdtrain.errors import CheckpointError
+from hvdtrain.plan import RunPlan
+
+_log = logging.getLogger(__name__)
+
+#: Settings that change how a run is cut, watched or ended, and never what an update is.
+_FREE = {
+    *("epochs", "max_steps", "max_time_s", "batch_size", "backward_passes_per_step", "global_batch_size"),
+    *("data_workers", "log_every_steps", "save_every_steps", "save_every_epochs", "save_every_minutes"),
+    *("keep_last", "keep_best", "early_stop_patience", "stall_timeout_s", "check_replicas_every_steps"),
+    *("on_nonfinite", "eval_every_epochs"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The checkpoint that a run continues from: where it lies on the root's disk, and what it says."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """What the user asked for.
+
+    Attributes:
+        is_wanted: Take the newest valid checkpoint of the run folder; start fresh when there is none.
+        path: Take this checkpoint instead.
+        allows_config_change: Let settings differ that change the updates.
+    """
+
+    is_wanted: bool = False
+    path: Path | None = None
+    allows_config_change: bool = False
+
+    def find(self, folder: Path | None) -> Found | None:
+        """Return the checkpoint to continue from; ``None`` for a fresh start.
+
+        Raises:
+            CheckpointError: The one asked for is damaged, or there are some and none is whole.
+        """
+        if self.path is not None:
+            return Found(self.path, checkpoint.load(self.path).manifest)
+        if not self.is_wanted or folder is None:
+            return None
+        found = checkpoint.find_latest(folder)
+        if found is None:
+            _log.info("resume: no checkpoint in %s, starting fresh", folder)
+            return None
+        newer = [path.name for path in checkpoint.list_checkpoints(folder) if path.name > found.path.name]
+        if newer:
+            _log.warning("resume: damaged and passed over: %s; continuing from %s", ", ".join(newer), found.path.name)
+        return Found(found.path, found.manifest)
+
+
+def settings_to_continue(config: TrainConfig, manifest: Mapping[str, Any]) -> TrainConfig:
+    """Return ``config`` with the global batch of the run, which another number of ranks must not change."""
+    if config.global_batch_size is not None:
+        return config
+    return config.replace(
+        global_batch_size=manifest["plan"]["sizes"]["global_batch_size"], backward_passes_per_step=None
+    )
+
+
+def require_same_run(
+    manifest: Mapping[str, Any], config: TrainConfig, plan: RunPlan, data: Mapping[str, Any], request: ResumeRequest
+) -> None:
+    """Refuse a checkpoint of another run; the message holds both values of everything that differs.
+
+    Args:
+        manifest: What the checkpoint says.
+        config: Settings now.
+        plan: Plan now.
+        data: What the source says of its data now: length and order, or shards.
+        request: Whether changes are allowed.
+
+    Raises:
+        CheckpointError: Settings, batch, data length or order differ.
+    """
+    sizes = manifest["plan"]["sizes"]["global_batch_size"], plan.sizes.global_batch_size
+    differing: list[tuple[str, Any, Any]] = [("global_batch_size", *sizes)]
+    saved, given = manifest["config"], config.model_dump(mode="json")
+    if not request.allows_config_change:
+        differing += [(name, saved.get(name), given[name]) for name in given if name not in _FREE]
+    fixed = ("num_samples", "order_digest", "num_shards")
+    differing += [(name, manifest["data"].get(name), data.get(name)) for name in fixed]
+    told = [
+        f"{name} ({mine!r} in the checkpoint, {theirs!r} now)" for name, mine, theirs in differing if mine != theirs
+    ]
+    if told:
+        raise CheckpointError(
+            f"resume: a run must go on as it began, got other values of {'; '.join(told)}. Give the same settings and "
+            "data; --allow-config-change lets settings differ, and the run is then another one."
+        )

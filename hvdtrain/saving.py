@@ -1,0 +1,111 @@
+"""When checkpoints are written, and by whom: a thread, so that training waits for a copy in memory alone."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdtrain import checkpoint
+from hvdtrain.config import TrainConfig
+from hvdtrain.errors import CheckpointError
+from hvdtrain.portable import PortableState
+from hvdtrain.recorder import Counters
+
+
+class Saver:
+    """Writes the checkpoints of one run; holds a folder on the root alone."""
+
+    def __init__(self, folder: Path | None, config: TrainConfig) -> None:
+        """Write into ``folder``; other ranks have none."""
+        self._folder = folder
+        self._config = config
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+        self._last_time = time.monotonic()
+        self._last_step: int | None = None
+
+    def wants_by_clock(self) -> bool:
+        """Return whether ``save_every_minutes`` have passed on this rank's clock; the root's vote decides."""
+        minutes = self._config.save_every_minutes
+        return self._folder is not None and minutes is not None and time.monotonic() - self._last_time >= 60 * minutes
+
+    def is_due_after_step(self, counters: Counters, *, is_voted: bool) -> bool:
+        """Return whether a checkpoint belongs after this update; the same on every rank."""
+        every = self._config.save_every_steps
+        return is_voted or (every is not None and counters.global_step % every == 0)
+
+    def is_due_after_epoch(self, counters: Counters) -> bool:
+        """Return whether a checkpoint belongs after this complete epoch; the same on every rank."""
+        every = self._config.save_every_epochs
+        return every is not None and counters.step_in_epoch == 0 and counters.epoch % every == 0
+
+    def has_saved(self, counters: Counters) -> bool:
+        """Return whether the last checkpoint is of this very step."""
+        return self._last_step == counters.global_step
+
+    def save(self, state: PortableState, manifest: Mapping[str, Any], global_step: int) -> None:
+        """Copy the state and write it in the background, after the last one is done.
+
+        Raises:
+            CheckpointError: The last one could not be written.
+        """
+        self.wait()
+        self._last_time, self._last_step = time.monotonic(), global_step
+        if self._folder is None:
+            return
+        copy = PortableState(
+            {name: np.array(array, order="C") for name, array in state.weights.items()},
+            {name: np.array(array, order="C") for name, array in state.slots.items()},
+            dict(state.aliases),
+        )
+        self._thread = threading.Thread(
+            target=self._write, args=(self._folder, copy, dict(manifest), global_step), name="hvdtrain-save"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return once nothing is being written.
+
+        Raises:
+            CheckpointError: The last checkpoint could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, folder: Path, state: PortableState, manifest: Mapping[str, Any], global_step: int) -> None:
+        try:
+            checkpoint.commit(folder, global_step, state, manifest)
+            self._prune(folder)
+        except CheckpointError as error:
+            self._error = error
+
+    def _prune(self, folder: Path) -> None:
+        """Remove what ``keep_last`` and ``keep_best`` do not keep; the newest always stays."""
+        if self._config.keep_last is None:
+            return
+        paths = checkpoint.list_checkpoints(folder)
+        kept = set(paths[-self._config.keep_last :])
+        if self._config.keep_best is not None:
+            kept.add(min(paths, key=self._badness))
+        for path in paths:
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _badness(self, path: Path) -> tuple[float, int]:
+        """Return what orders checkpoints from best to worst: losses fall, every other metric rises."""
+        name = self._config.keep_best or "loss"
+        row = checkpoint.read_manifest(path).get("eval_row") or {}
+        value = row.get(name)
+        if value is None:
+            return float("inf"), 0
+        return (value if name == "loss" or name.endswith("_loss") else -value), 0
