@@ -116,7 +116,7 @@ def load(path: Path) -> Checkpoint:
                 f"load: {file} cannot be read: {type(error).__name__}: {error}. Use an older checkpoint."
             ) from error
     weights, slots = tensors
-    return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"]))
+    return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"], _updates(manifest)))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -154,6 +154,11 @@ def find_latest(folder: Path) -> Checkpoint | None:
     if errors:
         raise CheckpointError(f"find_latest: no checkpoint of {folder} verifies. " + " ".join(errors))
     return None
+
+
+def _updates(manifest: Mapping[str, Any]) -> int:
+    counters = manifest.get("counters")
+    return int(counters["global_step"]) if isinstance(counters, dict) else 0
 
 
 def _describe(file: Path) -> dict[str, Any]:

@@ -124,14 +124,14 @@ class Communicator:
             result = action()
         except Exception as caught:
             error = caught
-        failed = self.topology.rank if error is not None else self.topology.size
-        lowest = int(self._reduce(np.array([failed]), "MIN")[0])
+        # Where calls nest, an ElsewhereError only speaks of an error that its own rank brings here as well.
+        is_own = error is not None and not isinstance(error, ElsewhereError)
+        lowest = int(self._reduce(np.array([self.topology.rank if is_own else self.topology.size]), "MIN")[0])
         if lowest == self.topology.size:
             return result  # type: ignore[return-value]
         shared = error if isinstance(error, HvdTrainError) else None
         shared = self._comm.bcast(shared, root=lowest)
-        if lowest == self.topology.rank:
-            assert error is not None
+        if lowest == self.topology.rank and error is not None:
             raise _agreed(error)
         if shared is None:
             raise ElsewhereError(f"together: rank {lowest} failed and reports its error.")

@@ -329,7 +329,7 @@ def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
     def relay(number: int, _: FrameType | None) -> None:
         received.append(number)
         if process is not None:
-            process.send_signal(number)
+            process.send_signal(_passed_on(number, len(received)))
 
     # What the shell told this process to ignore, as nohup does, stays ignored.
     before = {number: signal.getsignal(number) for number in _RELAYED_SIGNALS}
@@ -338,8 +338,8 @@ def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
         signal.signal(number, relay)
     try:
         process = subprocess.Popen(command, env=environ, start_new_session=True)  # noqa: S603  # typed by the user
-        for early in received:
-            process.send_signal(early)
+        for count, early in enumerate(list(received), 1):
+            process.send_signal(_passed_on(early, count))
         code = process.wait()
     finally:
         for number in relayed:
@@ -348,3 +348,12 @@ def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
         return 128 - code
     # Open MPI 4 ends with 1 when a signal ended it.
     return 128 + received[0] if received and code else code
+
+
+def _passed_on(number: int, count: int) -> int:
+    """Return what mpirun gets for the launcher's ``count``-th signal.
+
+    mpirun ends its ranks about a second after SIGTERM; SIGUSR1 it only passes on, and a rank that trains then
+    finishes its step and saves. A second signal goes through as it is.
+    """
+    return signal.SIGUSR1 if count == 1 else number

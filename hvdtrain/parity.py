@@ -6,32 +6,11 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hvdtrain.checkpoint import checkpoint_name
-from hvdtrain.compare import Comparison, Run, compare_runs
+from hvdtrain.compare import Pair, Run, compare_pair
 from hvdtrain.errors import ConfigError
-
-#: What a run may note, and what that takes out of the comparison: (between frameworks, between numbers of ranks).
-_LIMITS = {
-    "dropout": ("draws other numbers in each framework", "draws other numbers on each rank"),
-    "batch norm": ("keeps the unbiased variance in PyTorch, the biased in Keras", "uses the statistics of each rank"),
-    "native optimizer": ("is the framework's own formula", ""),
-}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two runs that were compared, and why some of it could not be equal."""
-
-    comparison: Comparison
-    excuses: tuple[str, ...]
-
-    @property
-    def is_fault(self) -> bool:
-        """Whether the pair differs without an excuse."""
-        return not self.comparison.is_same and not self.excuses
 
 
 def run_parity(
@@ -71,19 +50,7 @@ def run_parity(
             runs[framework, size] = Run.read(path)
     pairs = [(runs[f, 1], runs[f, num_ranks]) for f in frameworks if num_ranks > 1]
     pairs += [(runs[a, size], runs[b, size]) for a, b in itertools.pairwise(frameworks) for size in sizes]
-    return [_compare(a, b, rtol) for a, b in pairs]
-
-
-def _compare(a: Run, b: Run, rtol: float) -> Pair:
-    between = 0 if a.framework != b.framework else 1
-    notes = sorted({*a.notes, *b.notes})
-    ignore = ("running_mean", "running_var") if "batch norm" in notes else ()
-    reasons = [(note, _LIMITS[note][between]) for note in notes if note in _LIMITS]
-    # A formula of the framework's own is measured like any other: parity is what was asked for.
-    excused = [f"{note} {why}" for note, why in reasons if why and note != "native optimizer"]
-    if between == 0 and notes == ["batch norm"]:
-        excused = []  # only the running statistics differ, and those are left out
-    return Pair(compare_runs(a, b, rtol=rtol, ignore=ignore), tuple(excused))
+    return [compare_pair(a, b, rtol=rtol) for a, b in pairs]
 
 
 def _train(job: Path, framework: str, size: int, run_dir: Path, options: Sequence[str]) -> None:

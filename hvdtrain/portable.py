@@ -26,11 +26,13 @@ class PortableState:
         weights: Parameters and buffers by neutral name, such as ``fc.weight``.
         slots: Optimizer slots as ``<parameter>/<slot>``, such as ``fc.weight/exp_avg``.
         aliases: Tied weights: ``{second name: first name}``; the first one holds the values.
+        num_updates: Optimizer updates behind this state.
     """
 
     weights: dict[str, Array]
     slots: dict[str, Array] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    num_updates: int = 0
 
     def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return shape and dtype of every tensor by name."""

@@ -41,6 +41,10 @@ class Recorder:
         self._row_samples = self._trained_samples = 0
         self._paused_s = 0.0
 
+    def start_clock(self) -> None:
+        """Count time from now on, when training begins."""
+        self._began = self._row_began = time.perf_counter()
+
     def sums(self) -> dict[str, list[list[float]]]:
         """Return the sums that the next row and the epoch's mean start from, for a checkpoint."""
         return {"window": self._window.sums(), "epoch": self._epoch.sums()}

@@ -73,6 +73,7 @@ class Trainer(Preparation):
     # ------------------------------------------------------------------ the loop
     def _run(self) -> Summary:
         self._notify("on_fit_begin")
+        self._recorder.start_clock()
         self._end_epoch()  # a checkpoint may stand between an epoch and its evaluation
         while not self._is_over():
             self._train_epoch()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from hvdtrain.compare import Comparison
+    from hvdtrain.compare import Pair
 
 
 def compare(
@@ -22,26 +22,27 @@ def compare(
 
     hvdtrain compare runs/digits-torch runs/digits-tensorflow
 
-    Exit code 0 when they are the same within tolerance, 1 when not.
+    Exit code 0 when all that can be equal is, within tolerance; 1 when not.
     """
-    from hvdtrain.compare import Run, compare_runs
+    from hvdtrain.compare import Run, compare_pair
     from hvdtrain.curves import draw_comparisons
 
-    result = compare_runs(Run.read(run_a), Run.read(run_b), rtol=rtol)
-    print_comparisons([result], [()])
+    pair = compare_pair(Run.read(run_a), Run.read(run_b), rtol=rtol)
+    print_comparisons([pair])
     if picture is not None:
-        draw_comparisons([result], picture)
+        draw_comparisons([pair.comparison], picture)
         typer.echo(f"curves: {picture}")
-    raise typer.Exit(0 if result.is_same else 1)
+    raise typer.Exit(1 if pair.is_fault else 0)
 
 
-def print_comparisons(results: Sequence[Comparison], excuses: Sequence[tuple[str, ...]]) -> None:
+def print_comparisons(pairs: Sequence[Pair]) -> None:
     """Print one row per pair, then what left tolerance first and what cannot be equal."""
     from rich.console import Console
     from rich.table import Table
 
+    told = [(pair.comparison, pair.excuses) for pair in pairs]
     table = Table("runs", "rows", "loss", "grad norm", "weights", "worst tensor", "verdict")
-    for result, reasons in zip(results, excuses, strict=True):
+    for result, reasons in told:
         verdict = "same" if result.is_same else "cannot be equal" if reasons else "DIFFERENT"
         table.add_row(
             f"{result.a.name}, {result.b.name}",
@@ -53,7 +54,7 @@ def print_comparisons(results: Sequence[Comparison], excuses: Sequence[tuple[str
             verdict,
         )
     Console(width=100).print(table)
-    for result, reasons in zip(results, excuses, strict=True):
+    for result, reasons in told:
         pair = f"{result.a.name}, {result.b.name}"
         for reason in reasons:
             typer.echo(f"{pair}: cannot be equal: {reason}")

@@ -45,7 +45,7 @@ def parity(
     if not results:
         typer.echo("parity: nothing to compare with one framework on one rank; give -np 2 or more")
         raise typer.Exit(2)
-    print_comparisons(results, [pair.excuses for pair in pairs])
+    print_comparisons(pairs)
     draw_comparisons(results, folder / "parity.png")
     typer.echo(f"curves: {folder / 'parity.png'}")
     raise typer.Exit(1 if any(pair.is_fault for pair in pairs) else 0)

@@ -116,11 +116,16 @@ def table_digests(model: keras.Model) -> dict[str, str]:
     return {name: hashlib.sha256(repr(t).encode()).hexdigest() for name, t in tables.items() if t is not None}
 
 
-def finalize_tables(model: keras.Model) -> None:
-    """Let adapted normalisations compute with the statistics that their variables hold now."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Normalization) and layer.input_mean is None and layer.built:
-            layer.finalize_state()
+def finalize_tables(model: keras.Model) -> bool:
+    """Let adapted normalisations compute with the statistics that their variables hold now; return whether any did.
+
+    They keep them as tensors that a traced function holds as constants: traces made before are out of date.
+    """
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Normalization)]
+    adapted = [layer for layer in layers if layer.input_mean is None and layer.built]
+    for layer in adapted:
+        layer.finalize_state()
+    return bool(adapted)
 
 
 def _table_of(layer: keras.Layer) -> object | None:

@@ -77,7 +77,8 @@ class TensorFlowTrainer(Trainer):
         variables = {name: variable.value for name, variable in self._named.variables.items()}
         slots = {f"slot.{i}": variable.value for i, variable in enumerate(self._optimizer.variables)}
         portable_state.broadcast_variables({**variables, **slots})
-        portable_state.finalize_tables(self._model)
+        if portable_state.finalize_tables(self._model):
+            self._functions.clear()
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
         """Return the batch as tensors on this rank's device; structure and dtypes stay."""
@@ -125,7 +126,8 @@ class TensorFlowTrainer(Trainer):
     def import_state(self, state: PortableState) -> None:
         """After this call this rank holds ``state``."""
         portable_state.import_state(state, self._named, self._optimizer)
-        portable_state.finalize_tables(self._model)
+        if portable_state.finalize_tables(self._model):
+            self._functions.clear()
 
     def stop(self) -> None:
         """After this call the trainer holds no traced function; runs always."""

@@ -118,6 +118,8 @@ def import_state(
     for name, tensor in tensors.items():
         if name in state.weights:
             tensor.copy_(torch.from_numpy(state.weights[name]))
+        elif name in counts:  # a file of TensorFlow's has none; one batch per update comes nearest
+            tensor.fill_(state.num_updates)
     for name, (holder, slot) in slots.items():
         if isinstance(holder[slot], torch.Tensor):
             holder[slot].copy_(torch.from_numpy(state.slots[name]))
