@@ -120,10 +120,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs that were compared, and why some of it could not be equal."""
+    """Two runs that were compared.
+
+    Attributes:
+        excuses: Why the curves cannot be equal; empty when they can.
+        left_out: What was not compared, and why; empty when all was.
+    """
 
     comparison: Comparison
     excuses: tuple[str, ...]
+    left_out: str = ""
 
     @property
     def is_fault(self) -> bool:
@@ -133,14 +139,17 @@ class Pair:
 
 def compare_pair(a: Run, b: Run, *, rtol: float) -> Pair:
     """Compare two runs as far as their notes let them be equal; see :func:`compare_runs`."""
-    between = 0 if a.framework != b.framework else 1
-    notes = sorted({*a.notes, *b.notes})
-    ignore = ("running_mean", "running_var") if "batch norm" in notes else ()
-    reasons = [(note, _LIMITS[note][between]) for note in notes if note in _LIMITS]
-    excused = [f"{note} {why}" for note, why in reasons if why]
-    if between == 0 and notes == ["batch norm"]:
-        excused = []  # only the running statistics differ, and those are left out
-    return Pair(compare_runs(a, b, rtol=rtol, ignore=ignore), tuple(excused))
+    notes = sorted({*a.notes, *b.notes} & set(_LIMITS))
+    crosses, spreads = a.framework != b.framework, a.size != b.size
+    ignore = ("running_mean", "running_var") if "batch norm" in notes and (crosses or spreads) else ()
+    left_out = f"running statistics: batch norm {_LIMITS['batch norm'][0 if crosses else 1]}" if ignore else ""
+    excused = []
+    for note in notes:
+        between_frameworks, between_sizes = _LIMITS[note]
+        # Of batch norm, only the running statistics differ between frameworks, and those are left out.
+        excused += [f"{note} {between_frameworks}"] if crosses and note != "batch norm" else []
+        excused += [f"{note} {between_sizes}"] if spreads else []
+    return Pair(compare_runs(a, b, rtol=rtol, ignore=ignore), tuple(excused), left_out)
 
 
 def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -> Comparison:

@@ -54,11 +54,14 @@ def print_comparisons(pairs: Sequence[Pair]) -> None:
             verdict,
         )
     Console(width=100).print(table)
+    for pair in pairs:
+        if pair.left_out:
+            typer.echo(f"{pair.comparison.a.name}, {pair.comparison.b.name}: not compared: {pair.left_out}")
     for result, reasons in told:
-        pair = f"{result.a.name}, {result.b.name}"
+        names = f"{result.a.name}, {result.b.name}"
         for reason in reasons:
-            typer.echo(f"{pair}: cannot be equal: {reason}")
+            typer.echo(f"{names}: cannot be equal: {reason}")
         if result.first_fault:
-            typer.echo(f"{pair}: first out of tolerance: {result.first_fault}")
+            typer.echo(f"{names}: first out of tolerance: {result.first_fault}")
         for name, difference in result.noise.items():
-            typer.echo(f"{pair}: apart: {name} differs by {difference:.1e}; its gradient is rounding noise")
+            typer.echo(f"{names}: apart: {name} differs by {difference:.1e}; its gradient is rounding noise")

@@ -51,6 +51,10 @@ class Scope(keras.Layer):
         self.model = model  # tracked, so that Keras clears its layer losses at each call
         self._function = function
 
+    def build(self, *shapes: Any, **named_shapes: Any) -> None:
+        """Build nothing: the job builds the model by calling what it needs of it."""
+        self.built = True
+
     def call(self, batch: Any, training: bool = False) -> Any:
         """Return what the function makes of the model in this mode."""
         return self._function(BoundModel(self.model, training=training), batch)
