@@ -81,12 +81,15 @@ def commit(folder: Path, global_step: int, state: PortableState, manifest: Mappi
             save_file({key: np.asarray(array, order="C") for key, array in tensors.items()}, unfinished / name)
         files = {name: _describe(unfinished / name) for name in _FILES}
         whole = {"format": FORMAT, **manifest, "aliases": state.aliases, "files": files}
+        whole["digest"] = _digest_of(whole)
         (unfinished / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
         _sync_folder(unfinished)
+        replaced = folder / f"{final.name}.tmp-old"
         if final.exists():  # a run that resumed before this step reaches it again
-            shutil.rmtree(final)
+            final.rename(replaced)
         unfinished.rename(final)
         _sync(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointError(
@@ -128,13 +131,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     file = path / "manifest.json"
     try:
         manifest = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"load: {file} cannot be read: {error}. Use an older checkpoint.") from error
     number = manifest.get("format") if isinstance(manifest, dict) else None
     if number != FORMAT:
         raise CheckpointError(f"load: format must be {FORMAT}, got {number!r} in {file}. Use a newer hvdtrain.")
     if not all(isinstance(manifest.get(key), dict) for key in ("aliases", "files")):
         raise CheckpointError(f"load: {file} lacks files or aliases. Use an older checkpoint.")
+    digest = manifest.pop("digest", None)
+    if digest != _digest_of(manifest):
+        raise CheckpointError(f"load: {file} does not match its own digest. Use an older checkpoint.")
     return dict(manifest)
 
 
@@ -156,9 +162,23 @@ def find_latest(folder: Path) -> Checkpoint | None:
     return None
 
 
+def remove_unfinished(folder: Path, *, newer_than: int) -> None:
+    """Remove what a killed run left half written, and checkpoints of steps that the continued run makes anew."""
+    for path in folder.glob("step-*.tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in list_checkpoints(folder):
+        if int(path.name.removeprefix("step-")) > newer_than:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest_of(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def _updates(manifest: Mapping[str, Any]) -> int:
     counters = manifest.get("counters")
-    return int(counters["global_step"]) if isinstance(counters, dict) else 0
+    step = counters.get("global_step") if isinstance(counters, dict) else 0
+    return step if isinstance(step, int) else 0
 
 
 def _describe(file: Path) -> dict[str, Any]:

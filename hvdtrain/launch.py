@@ -1,7 +1,7 @@
 """Turn a launch request into one mpirun command and run it.
 
-Owns host lists, the four spellings of mpirun, and the signals and exit code of the child. It knows
-no framework and never starts MPI in its own process, so that a launch begins at once.
+Owns the four spellings of mpirun, and the signals and exit code of the child. It knows no framework and
+never starts MPI in its own process, so that a launch begins at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from hvdtrain.errors import ConfigError
+from hvdtrain.hosts import Host, join_hosts, parse_hostfile, parse_hosts
 
 EXAMPLE = "hvdtrain launch -np 2 -- python train.py"
 
@@ -38,30 +38,8 @@ OWN_TRANSPORT = re.compile(
     "SLURM_JOB_ID|PBS_JOBID|LSB_JOBID|PE_HOSTFILE|(OMPI|PRTE)_MCA_plm|(I_MPI_)?HYDRA_(LAUNCH|BOOTSTRAP)"
 )
 
-# A name cannot begin with a dash, so ssh never reads it as an option.
-_HOST = re.compile(r"(\w[\w.-]*):(\d{1,6})", re.ASCII)
-_HOSTFILE_LINE = re.compile(r"(\w[\w.-]*)(?:\s+slots\s*=\s*|\s*:\s*)(\d{1,6})", re.ASCII)
-
 # SIGHUP too: mpirun has its own session, so a closed terminal does not reach it.
 _RELAYED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class Host:
-    """One machine and the number of ranks that it may hold, at least 1."""
-
-    name: str
-    slots: int
-
-    @property
-    def is_local(self) -> bool:
-        """Whether this is the machine that launches."""
-        own = socket.gethostname()
-        return self.name in ("localhost", "127.0.0.1", own, own.split(".")[0])
-
-    def __str__(self) -> str:
-        """Return ``name:slots``, as ``-H`` takes it."""
-        return f"{self.name}:{self.slots}"
 
 
 @dataclass(frozen=True)
@@ -98,35 +76,13 @@ class LaunchRequest:
         if self.num_ranks > num_slots:
             first, *others = self.hosts
             larger = Host(first.name, first.slots + self.num_ranks - num_slots)
-            cure = f"Give the hosts more slots, for example -H {_join_hosts((larger, *others))}."
-            got = f"got -np {self.num_ranks} and {num_slots} in {_join_hosts(self.hosts)!r}"
+            cure = f"Give the hosts more slots, for example -H {join_hosts((larger, *others))}."
+            got = f"got -np {self.num_ranks} and {num_slots} in {join_hosts(self.hosts)!r}"
             problems.append(f"-np must be at most the slots of all hosts, {got}. {cure}")
         if not self.command:
             problems.append(f"a program must follow --, got none. For example: {EXAMPLE}.")
         if problems:
             raise ConfigError(f"launch: {' '.join(problems)}")
-
-
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Read the value of ``-H``; an entry that is not ``host:slots`` is a ConfigError."""
-    entries = [(entry.strip(), "") for entry in text.split(",")]
-    if any(len(entry.split()) > 1 for entry, _ in entries):
-        raise ConfigError(
-            f"launch: hosts of -H must be separated by commas, got {text!r}. Write for example -H worker1:1,worker2:1."
-        )
-    rule = "each host of -H must read host:slots with slots of at least 1"
-    return _parse_entries(_HOST, entries, rule, "Write for example -H localhost:2.")
-
-
-def parse_hostfile(text: str, path: Path | str) -> tuple[Host, ...]:
-    """Read lines ``host slots=N`` or ``host:N`` between blank lines and comments; path is for messages."""
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    entries = [(line, f" in line {number}") for number, line in enumerate(lines, 1) if line]
-    cure = "Write one host a line, for example localhost slots=2."
-    if not entries:
-        raise ConfigError(f"launch: --hostfile must name at least 1 host, got none in {str(path)!r}. {cure}")
-    rule = f"each line of --hostfile {str(path)!r} must read host slots=N with N of at least 1"
-    return _parse_entries(_HOSTFILE_LINE, entries, rule, cure)
 
 
 def make_request(
@@ -198,7 +154,7 @@ def build_mpirun_command(request: LaunchRequest, flavour: str) -> list[str]:
     names = ["-genvlist", ",".join(request.exported)] if request.exported else []
     if flavour == "intel":
         return _build_intel_command(request, names)
-    num_ranks, hosts = str(request.num_ranks), _join_hosts(request.hosts)
+    num_ranks, hosts = str(request.num_ranks), join_hosts(request.hosts)
     if flavour == "mpich":
         placement = ["-np", num_ranks, "-hosts", hosts, "-bind-to", "none", "-map-by", "slot"]
         return ["mpirun", *placement, *names, *request.command]
@@ -248,24 +204,6 @@ def run_launch(request: LaunchRequest) -> int:
         _require_answers([host.name for host in request.hosts if not host.is_local])
     added = find_added(request, flavour, os.environ)
     return _run_child(build_mpirun_command(request, flavour), {**os.environ, **added})
-
-
-def _join_hosts(hosts: Sequence[Host]) -> str:
-    return ",".join(map(str, hosts))
-
-
-def _parse_entries(form: re.Pattern[str], entries: Sequence[tuple[str, str]], rule: str, cure: str) -> tuple[Host, ...]:
-    """Read entries, each with its place for the message that lists all wrong ones."""
-    hosts, wrong = [], []
-    for entry, place in entries:
-        found = form.fullmatch(entry)
-        if found and int(found[2]) >= 1:
-            hosts.append(Host(found[1], int(found[2])))
-        else:
-            wrong.append(f"{entry!r}{place}")
-    if wrong:
-        raise ConfigError(f"launch: {rule}, got {', '.join(wrong)}. {cure}")
-    return tuple(hosts)
 
 
 def _build_intel_command(request: LaunchRequest, names: Sequence[str]) -> list[str]:

@@ -44,6 +44,7 @@ class Preparation(Hooks):
     _callbacks: list[Callback]
     _eval_row: dict[str, Any] | None
     _ledger: dict[str, int | None] | None
+    _saver: Saver
 
     def __init__(
         self,
@@ -133,15 +134,18 @@ class Preparation(Hooks):
 
     def _restore(self, manifest: Mapping[str, Any]) -> None:
         """Take everything but tensors from a checkpoint, after it was found to be of this run."""
+        require_same_run(
+            manifest, self.config, self._plan, self._source.facts(manifest["counters"]["epoch"]), self.resume
+        )
         self._source.restore(manifest["data"])
-        data = self._source.facts(manifest["counters"]["epoch"])
-        require_same_run(manifest, self.config, self._plan, data, self.resume)
         for name, value in manifest["counters"].items():
             setattr(self.counters, name, value)
-        for name, value in manifest["patience"].items():
-            setattr(self._patience, name, value)
+        self._patience.restore(manifest["patience"])
         self._recorder.restore(manifest["recorder"])
-        self._eval_row = manifest["eval_row"]
+        self._eval_row, self._ledger = manifest["eval_row"], manifest["ledgers"]["train"]
+        if self._evaluator is not None:
+            self._evaluator.ledger = manifest["ledgers"]["eval"]
+        self._saver.begin_at(self.counters.global_step)
 
     def _prepare(self, found: Found | None) -> None:
         """Build the model, give every rank the root's state, and begin to write."""
@@ -156,6 +160,7 @@ class Preparation(Hooks):
         if self._folder is not None:
             eval_step = 0 if self._eval_row is None else self._eval_row["global_step"]
             self._folder.cut_back(self.counters.global_step, eval_step)
+            checkpoint.remove_unfinished(self._folder.checkpoints, newer_than=self.counters.global_step)
             self._folder.write_config(self.config.model_dump(mode="json"))
         self._callbacks = self._all_callbacks()
 

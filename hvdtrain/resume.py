@@ -53,17 +53,32 @@ class ResumeRequest:
             CheckpointError: The one asked for is damaged, or there are some and none is whole.
         """
         if self.path is not None:
-            return Found(self.path, checkpoint.load(self.path).manifest)
+            return _found(checkpoint.load(self.path))
         if not self.is_wanted or folder is None:
             return None
         found = checkpoint.find_latest(folder)
         if found is None:
             _log.info("resume: no checkpoint in %s, starting fresh", folder)
             return None
-        newer = [path.name for path in checkpoint.list_checkpoints(folder) if path.name > found.path.name]
+        paths = checkpoint.list_checkpoints(folder)
+        newer = [path.name for path in paths[paths.index(found.path) + 1 :]]
         if newer:
             _log.warning("resume: damaged and passed over: %s; continuing from %s", ", ".join(newer), found.path.name)
-        return Found(found.path, found.manifest)
+        return _found(found)
+
+
+#: Parts of a manifest that a run is continued from.
+_NEEDED = ("config", "counters", "data", "eval_row", "ledgers", "patience", "plan", "recorder")
+
+
+def _found(read: checkpoint.Checkpoint) -> Found:
+    missing = [name for name in _NEEDED if name not in read.manifest]
+    if missing:
+        raise CheckpointError(
+            f"resume: {read.path} must hold where its run stood, got none of {', '.join(missing)}. "
+            "Start from its weights with --init-from."
+        )
+    return Found(read.path, read.manifest)
 
 
 def settings_to_continue(config: TrainConfig, manifest: Mapping[str, Any]) -> TrainConfig:
@@ -95,8 +110,11 @@ def require_same_run(
     saved, given = manifest["config"], config.model_dump(mode="json")
     if not request.allows_config_change:
         differing += [(name, saved.get(name), given[name]) for name in given if name not in _FREE]
-    fixed = ("num_samples", "order_digest", "num_shards")
-    differing += [(name, manifest["data"].get(name), data.get(name)) for name in fixed]
+    if config.decay in ("linear", "cosine") and config.decay_epochs is None:
+        differing.append(
+            ("samples of the run, which the decay needs", manifest["plan"]["total_samples"], plan.total_samples)
+        )
+    differing += [(name, manifest["data"].get(name), value) for name, value in data.items() if value is not None]
     told = [
         f"{name} ({mine!r} in the checkpoint, {theirs!r} now)" for name, mine, theirs in differing if mine != theirs
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 import time
@@ -29,6 +30,7 @@ class Saver:
         self._error: CheckpointError | None = None
         self._last_time = time.monotonic()
         self._last_step: int | None = None
+        self._committed: queue.SimpleQueue[Path] = queue.SimpleQueue()
 
     def wants_by_clock(self) -> bool:
         """Return whether ``save_every_minutes`` have passed on this rank's clock; the root's vote decides."""
@@ -44,6 +46,10 @@ class Saver:
         """Return whether a checkpoint belongs after this complete epoch; the same on every rank."""
         every = self._config.save_every_epochs
         return every is not None and counters.step_in_epoch == 0 and counters.epoch % every == 0
+
+    def begin_at(self, global_step: int) -> None:
+        """Take the checkpoint that the run continues from as the last one."""
+        self._last_step = global_step
 
     def has_saved(self, counters: Counters) -> bool:
         """Return whether the last checkpoint is of this very step."""
@@ -82,9 +88,18 @@ class Saver:
             error, self._error = self._error, None
             raise error
 
+    def take_committed(self) -> list[Path]:
+        """Return the checkpoints committed since the last call."""
+        return [self._committed.get() for _ in range(self._committed.qsize())]
+
+    def finish(self) -> None:
+        """Return once nothing is being written, whatever came of it."""
+        if self._thread is not None:
+            self._thread.join()
+
     def _write(self, folder: Path, state: PortableState, manifest: Mapping[str, Any], global_step: int) -> None:
         try:
-            checkpoint.commit(folder, global_step, state, manifest)
+            self._committed.put(checkpoint.commit(folder, global_step, state, manifest))
             self._prune(folder)
         except CheckpointError as error:
             self._error = error
@@ -101,11 +116,14 @@ class Saver:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _badness(self, path: Path) -> tuple[float, int]:
+    def _badness(self, path: Path) -> float:
         """Return what orders checkpoints from best to worst: losses fall, every other metric rises."""
         name = self._config.keep_best or "loss"
-        row = checkpoint.read_manifest(path).get("eval_row") or {}
+        try:
+            row = checkpoint.read_manifest(path).get("eval_row") or {}
+        except CheckpointError:  # damaged: the worst there is
+            row = {}
         value = row.get(name)
         if value is None:
-            return float("inf"), 0
-        return (value if name == "loss" or name.endswith("_loss") else -value), 0
+            return float("inf")
+        return float(value if name == "loss" or name.endswith("_loss") else -value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
@@ -115,6 +116,16 @@ class Patience:
         """Return the patience that a configuration asks for."""
         plateau = config.plateau_patience if config.decay == "plateau" else None
         return cls(plateau, config.decay_factor, config.early_stop_patience)
+
+    def state(self) -> dict[str, float | int | None]:
+        """Return what a checkpoint keeps: the decisions so far, not the settings; ``best`` is None before the first."""
+        best = self.best if math.isfinite(self.best) else None
+        return {"factor": self.factor, "best": best, "since_best": self.since_best, "since_drop": self.since_drop}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what :meth:`state` returned."""
+        self.factor, self.since_best, self.since_drop = (state[n] for n in ("factor", "since_best", "since_drop"))
+        self.best = math.inf if state["best"] is None else state["best"]
 
     def update(self, value: float | None) -> bool:
         """Take the loss of one evaluation, lower is better; return whether the run should end."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -32,7 +33,8 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         """Take the signals over; only the main thread can."""
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            # What the shell told this process to ignore, as nohup does, stays ignored.
+            for number in (n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN):
                 self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -42,22 +44,9 @@ class StopSignals:
         """Give the signals back."""
         self._give_back()
 
-    def leave_if_any(self, communicator: Communicator, global_step: int) -> None:
-        """Raise on every rank when any rank got a signal; every rank must call.
-
-        Raises:
-            StoppedError: Its exit code is 128 plus the signal's number.
-        """
-        highest = communicator.maximum(np.array([self.number]))
-        if not highest[0]:
-            return
-        number = signal.SIGTERM if highest[0] == signal.SIGUSR1 else signal.Signals(int(highest[0]))
-        error = StoppedError(
-            f"fit: stopped by {number.name} after step {global_step}, which is saved. Continue with --resume.",
-            128 + number,
-        )
-        error.is_agreed = True
-        raise error
+    def agree(self, communicator: Communicator) -> int:
+        """Return, on every rank, the signal that any rank got, 0 for none; every rank must call."""
+        return int(communicator.maximum(np.array([self.number]))[0])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.number = number
@@ -67,3 +56,16 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+
+def raise_stopped(number: int, global_step: int, run_dir: Path | None) -> NoReturn:
+    """Raise what a signal ends a run with, on every rank.
+
+    Raises:
+        StoppedError: Always; its exit code is 128 plus the signal's number, SIGTERM's for SIGUSR1.
+    """
+    told = signal.SIGTERM if number == signal.SIGUSR1 else signal.Signals(number)
+    saved = ", without a run folder to save it in" if run_dir is None else ", which is saved. Continue with --resume"
+    error = StoppedError(f"fit: stopped by {told.name} after step {global_step}{saved}.", 128 + told)
+    error.is_agreed = True
+    raise error

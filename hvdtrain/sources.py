@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from hvdtrain.batching import BatchSizes, Order, cut_micro_batches, iter_shares, share_bounds
 from hvdtrain.config import TrainConfig
-from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch, Structure, prefetch, stack
+from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch, prefetch, stack
 from hvdtrain.errors import DataError
 from hvdtrain.ledger import Ledger
-from hvdtrain.stream import ShardReader, Stream
+from hvdtrain.stream import ShardReader, Stream, Taken
 from hvdtrain.topology import Topology
 
 AllReduceSum = Callable[[NDArray[Any]], NDArray[Any]]
@@ -105,7 +105,8 @@ class IndexedSource(Source):
 
     def facts(self, epoch: int) -> dict[str, Any]:
         """Return the length, and a digest of the order that tells whether NumPy still draws it."""
-        return {"num_samples": self._num_samples, "order_digest": self._order(max(epoch, 1)).digest()}
+        order = self._order(max(epoch, 1)).digest()
+        return {"kind": "indexed", "num_samples": self._num_samples, "order_digest": order}
 
     def position(self, allreduce_sum: AllReduceSum) -> dict[str, Any]:
         """Return the ledger's digest of the epoch so far."""
@@ -140,11 +141,12 @@ class StreamSource(Source):
         self._is_bounded = config.steps_per_epoch is not None or config.max_steps is not None
         self._reader: ShardReader | None = None
         self._consumed = [0] * self._num_shards  # by the steps done, not by those prepared ahead
-        self._taken = 0
 
     def probe(self) -> MicroBatch:
         """Return the first two samples of a reader of its own, so that none is used up."""
-        samples = self._open(rank=0, size=1).take(2)  # of all shards: the root's own may be empty
+        samples = [
+            one.sample for one in self._open(rank=0, size=1).take(2)
+        ]  # of all shards: the root's own may be empty
         if not samples:
             raise DataError(
                 "plan: train_data must hold at least 1 sample, got an empty stream. Check the path or the filter."
@@ -169,15 +171,15 @@ class StreamSource(Source):
         """Return nothing: the samples of a stream have no index to count by."""
 
     def facts(self, epoch: int) -> dict[str, Any]:
-        """Return the number of shards."""
-        return {"num_shards": self._num_shards}
+        """Return the number of shards, ``None`` where the user leaves it to the first start."""
+        return {"num_shards": self._stream.num_shards, "kind": "stream"}
 
     def position(self, allreduce_sum: AllReduceSum) -> dict[str, Any]:
         """Return the samples consumed of each shard in this pass."""
         mine = np.zeros(self._num_shards, dtype=np.int64)
         owned = slice(self._topology.rank, None, self._topology.size)
         mine[owned] = self._consumed[owned]
-        return {"consumed": allreduce_sum(mine).tolist()}
+        return {"num_shards": self._num_shards, "consumed": allreduce_sum(mine).tolist()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Keep the number of shards that the run began with, and skip what was consumed of each."""
@@ -208,14 +210,12 @@ class StreamSource(Source):
             done += 1
             yield list(reader.consumed), SourceStep(batches, is_last=reader.is_empty)
 
-    def _batch(self, samples: list[Structure], epoch: int) -> MicroBatch:
+    def _batch(self, taken: list[Taken], epoch: int) -> MicroBatch:
+        samples = [one.sample for one in taken]
         if self._augment is not None:
-            first, rank = self._taken, self._topology.rank
-            samples = [
-                self._augment(sample, np.random.default_rng([self._config.seed, epoch, rank, first + i]))
-                for i, sample in enumerate(samples)
-            ]
-        self._taken += len(samples)
+            keys = [[self._config.seed, epoch, one.shard, one.index] for one in taken]
+            pairs = zip(samples, keys, strict=True)
+            samples = [self._augment(sample, np.random.default_rng(key)) for sample, key in pairs]
         return MicroBatch(self._collate(samples), len(samples))
 
 

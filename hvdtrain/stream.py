@@ -6,6 +6,7 @@ shards around and no sample is read twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,15 @@ class Stream:
         return shards
 
 
+@dataclass(frozen=True)
+class Taken:
+    """One sample and its place: the shard, and how many of the shard came before it."""
+
+    sample: Structure
+    shard: int
+    index: int
+
+
 class ShardReader:
     """Reads the shards of one rank in turn, one sample from each, and knows one sample ahead whether any is left."""
 
@@ -70,21 +80,23 @@ class ShardReader:
             for _ in range(self.consumed[shard]):
                 next(self._open[shard], None)
             self._advance(shard)
-        self._turn = 0
+        # After a resume, the turn goes on with the first shard that has given the fewest.
+        counts = [self.consumed[shard] if shard in self._ahead else math.inf for shard in self._shards]
+        self._turn = counts.index(min(counts)) if counts else 0
 
     @property
     def is_empty(self) -> bool:
         """Whether no shard of this rank has a sample left."""
         return not self._ahead
 
-    def take(self, num_samples: int) -> list[Structure]:
+    def take(self, num_samples: int) -> list[Taken]:
         """Return up to ``num_samples`` samples, fewer only when this rank's shards end."""
-        taken: list[Structure] = []
+        taken: list[Taken] = []
         while len(taken) < num_samples and self._ahead:
             shard = self._shards[self._turn % len(self._shards)]
             self._turn += 1
             if shard in self._ahead:
-                taken.append(self._ahead.pop(shard))
+                taken.append(Taken(self._ahead.pop(shard), shard, self.consumed[shard]))
                 self.consumed[shard] += 1
                 self._advance(shard)
         return taken

@@ -36,6 +36,7 @@ class Trace(Callback):
         """Save the initial weights."""
         if trainer.topology.is_root:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._cut_back(trainer.counters.global_step)
             self._save(trainer.export_state().weights, trainer.counters.global_step)
 
     def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
@@ -53,6 +54,14 @@ class Trace(Callback):
             stream.write(json.dumps(row) + "\n")
         if report.global_step % self._every == 0:
             self._save(weights, report.global_step)
+
+    def _cut_back(self, global_step: int) -> None:
+        """Take away what a killed run wrote after the step that is restored."""
+        file = self._folder / "steps.jsonl"
+        if file.exists():
+            lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            kept = [line for line in lines if json.loads(line)["global_step"] <= global_step]
+            file.write_text("".join(kept))
 
     def _save(self, weights: Mapping[str, NDArray[Any]], global_step: int) -> None:
         copies = {name: np.array(array, order="C") for name, array in weights.items()}

@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import Any
 
 from hvdtrain.callbacks import StepReport
-from hvdtrain.checkpoint import checkpoint_name
 from hvdtrain.communicator import connect
 from hvdtrain.data import IndexedData, MicroBatch
 from hvdtrain.failure import ends_all_ranks, install_excepthook
 from hvdtrain.nonfinite import raise_nonfinite
 from hvdtrain.preparation import Preparation
-from hvdtrain.signals import StopSignals
+from hvdtrain.saving import Saver
+from hvdtrain.signals import StopSignals, raise_stopped
 from hvdtrain.sources import SourceStep
 from hvdtrain.step import StepResult, StepVotes
 from hvdtrain.stream import Stream
@@ -50,7 +50,7 @@ class Trainer(Preparation):
         install_excepthook()
         self.communicator = connect()
         self.topology = self.communicator.topology
-        self._folder, self._callbacks = None, []
+        self._folder, self._callbacks, self._saver = None, [], Saver(None, self.config)
         with ends_all_ranks(self.communicator), StopSignals() as self._signals:
             try:
                 self.start()
@@ -61,6 +61,7 @@ class Trainer(Preparation):
                 return self._run()
             finally:
                 self.stop()
+                self._saver.finish()
                 for callback in self._callbacks:
                     callback.close()
                 if self._folder is not None:
@@ -75,15 +76,21 @@ class Trainer(Preparation):
         self._notify("on_fit_begin")
         self._recorder.start_clock()
         self._end_epoch()  # a checkpoint may stand between an epoch and its evaluation
-        while not self._is_over():
+        stopped_by = 0
+        while not self._is_over() and not stopped_by:
             self._train_epoch()
-            self._notify("on_epoch_end", self.counters.epoch)
-            self._end_epoch()
-        self._evaluate()
+            stopped_by = self._signals.agree(self.communicator)
+            if not stopped_by:
+                self._notify("on_epoch_end", self.counters.epoch)
+                self._end_epoch()
+        if not stopped_by:  # what sent the signal may not wait for an evaluation
+            self._evaluate(is_planned=False)
         if not self._saver.has_saved(self.counters):
             self._save()
         self.communicator.together(self._saver.wait)
-        self._signals.leave_if_any(self.communicator, self.counters.global_step)
+        self._notify_committed()
+        if stopped_by:
+            raise_stopped(stopped_by, self.counters.global_step, self.run_dir)
         return self._finish()
 
     def _train_epoch(self) -> None:
@@ -111,7 +118,7 @@ class Trainer(Preparation):
         """Evaluate and save where a complete epoch, or the end of the run, asks for it."""
         counters = self.counters
         if counters.step_in_epoch == 0 and counters.epoch and counters.epoch % self.config.eval_every_epochs == 0:
-            self._evaluate()
+            self._evaluate(is_planned=True)
         is_due = self._is_save_due or self._saver.is_due_after_epoch(counters)
         if is_due and not self._is_over() and not self._saver.has_saved(counters):
             self._save()  # after the evaluation, so that the checkpoint knows of it; at the end _run saves
@@ -133,13 +140,17 @@ class Trainer(Preparation):
         self._is_stopping = result.stop_votes > 0
         self._check_step(result, batches)
         self._recorder.add(result)
-        is_last = self._is_complete(result) or self._is_over()
+        is_last = self._is_complete(result) or counters.global_step == self._plan.total_steps
         row = self._recorder.train_row(result, lr, is_last_of_epoch=is_last)
         self._notify("on_step_end", StepReport(counters.global_step, counters.epoch, result, row))
+        self._notify_committed()
         return result
 
-    def _evaluate(self) -> None:
-        """Evaluate unless there is nothing to, or this very step was evaluated already."""
+    def _evaluate(self, *, is_planned: bool) -> None:
+        """Evaluate unless there is nothing to, or this very step was evaluated already.
+
+        One that is not planned, where a limit ended the run, decides nothing: a run that is continued makes none there.
+        """
         if self._evaluator is None:
             return
         if self._eval_row is not None and self._eval_row["global_step"] == self.counters.global_step:
@@ -149,8 +160,8 @@ class Trainer(Preparation):
         means = self._evaluator.run(self, self._signature.metric_names, self._plan.sizes.batch_size)
         self._eval_row = self._recorder.eval_row(means)
         self._recorder.pause(time.perf_counter() - began)
-        if self._patience.update(means["loss"]):
-            self._is_stopping = True
+        if is_planned:
+            self._patience.update(means["loss"])
         self._notify("on_evaluate", self._eval_row)
 
     def _save(self) -> None:
@@ -160,8 +171,10 @@ class Trainer(Preparation):
         manifest = self._manifest()
         self.communicator.together(lambda: self._saver.save(state, manifest, self.counters.global_step))
         self._recorder.pause(time.perf_counter() - began)
-        if self._folder is not None:
-            self._notify("on_checkpoint", self._folder.checkpoints / checkpoint_name(self.counters.global_step))
+
+    def _notify_committed(self) -> None:
+        for path in self._saver.take_committed():
+            self._notify("on_checkpoint", path)
 
     # ------------------------------------------------------------------ parts of the loop
     def _is_complete(self, result: StepResult) -> bool:
@@ -210,11 +223,12 @@ class Trainer(Preparation):
             "size": self.topology.size,
             "notes": self._notes,
             "counters": asdict(self.counters),
-            "plan": asdict(self._plan),
+            "plan": {**asdict(self._plan), "total_samples": self._plan.total_samples},
             "data": data,
-            "patience": asdict(self._patience),
+            "patience": self._patience.state(),
             "recorder": self._recorder.sums(),
             "eval_row": self._eval_row,
+            "ledgers": {"train": self._ledger, "eval": self._evaluator and self._evaluator.ledger},
             "config": self.config.model_dump(mode="json"),
         }
 

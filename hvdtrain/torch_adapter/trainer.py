@@ -53,7 +53,8 @@ class TorchTrainer(Trainer):
         metric_names, optimizer = self.communicator.together(lambda: self._build(self.make_batch(probe)))
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._trained = _trained(self._names)
-        self._usage = UsageHooks(self._names)
+        # A native optimizer may leave parameters out: their gradients are neither reduced nor counted.
+        self._usage = UsageHooks(p for group in optimizer.param_groups for p in group["params"])
         self._optimizer = wrap(optimizer, self._names, self.config.compression)
         if self.optimizer is None:
             build_slots(self.config, self._optimizer)
@@ -205,7 +206,7 @@ class TorchTrainer(Trainer):
                 group["lr"] = lr if self.optimizer is None else rate * lr / self.config.learning_rate
             with self._optimizer.skip_synchronize():
                 self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._model.zero_grad()
         return result
 
     def _trace(self, used: list[bool], norms: Sequence[torch.Tensor], scale: float) -> dict[str, float]:
