@@ -11,6 +11,16 @@ from hvdtrain.plan import RunPlan
 from hvdtrain.versions import installed_versions
 
 
+def check_available(config: TrainConfig) -> None:
+    """Refuse what the configuration can say and this version cannot do yet, so that nothing is silently ignored.
+
+    Raises:
+        ConfigError: Such a setting.
+    """
+    if config.precision != "fp32":
+        raise ConfigError(f"plan: precision must be 'fp32' in this version, got {config.precision!r}. Leave it out.")
+
+
 def check_evaluation(config: TrainConfig, plan: RunPlan) -> None:
     """Refuse settings that decide by an evaluation which the run does not make.
 

@@ -94,7 +94,7 @@ class Loader:
 
     def load(self, rows: Rows) -> MicroBatch:
         """Return one batch of the samples as they are, neither augmented nor prepared ahead."""
-        return MicroBatch(self._collate(self._read(rows)), len(rows), rows)
+        return MicroBatch(narrow(self._collate(self._read(rows))), len(rows), rows)
 
     def _load(self, rows: Rows, epoch: int, pool: ThreadPoolExecutor | None) -> MicroBatch:
         if pool is None or hasattr(self._data, "__getitems__"):
@@ -106,7 +106,7 @@ class Loader:
                 self._augment(sample, np.random.default_rng([self._seed, epoch, index]))
                 for sample, index in zip(samples, rows.tolist(), strict=True)
             ]
-        return MicroBatch(self._collate(samples), len(rows), rows)
+        return MicroBatch(narrow(self._collate(samples)), len(rows), rows)
 
     def _read(self, rows: Rows) -> list[Structure]:
         read_many = getattr(self._data, "__getitems__", None)
@@ -148,7 +148,17 @@ def stack(samples: Sequence[Structure]) -> Structure:
             f"stack: a sample must hold values that NumPy can keep, got {type(first).__name__}. "
             "Return numbers, strings or arrays from the data set."
         )
-    return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
+    return narrow(stacked)
+
+
+def narrow(structure: Structure) -> Structure:
+    """Turn float64 arrays into float32, whoever made the batch; other dtypes stay."""
+    if isinstance(structure, dict):
+        return {key: narrow(value) for key, value in structure.items()}
+    if isinstance(structure, tuple | list):
+        return tuple(narrow(value) for value in structure)
+    is_wide = isinstance(structure, np.ndarray) and structure.dtype == np.float64
+    return structure.astype(np.float32) if is_wide else structure
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:

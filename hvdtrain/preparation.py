@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain import checkpoint
-from hvdtrain.agreement import agree_on_run, check_evaluation
+from hvdtrain.agreement import agree_on_run, check_available, check_evaluation
 from hvdtrain.callbacks import Callback, JsonLines, Progress
 from hvdtrain.communicator import Communicator
 from hvdtrain.config import TrainConfig
@@ -123,6 +123,7 @@ class Preparation(Hooks):
             num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data", may_stream=False),
             size=topology.size,
         )
+        check_available(config)
         check_evaluation(config, self._plan)
         self._schedule: Schedule = build_schedule(config, self._plan)
         self._source: Source = make_source(

@@ -87,9 +87,12 @@ class RunFolder:
             return
         kept = []
         for line in file.read_text().splitlines(keepends=True):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                break  # a power cut left zeros
             if not line.endswith("\n"):
                 break  # a kill cut the last line
-            row = json.loads(line)
             last = global_step if row["event"] == "train" else eval_step
             if row["global_step"] <= last:
                 kept.append(line)

@@ -45,7 +45,8 @@ class Saver:
     def is_due_after_epoch(self, counters: Counters) -> bool:
         """Return whether a checkpoint belongs after this complete epoch; the same on every rank."""
         every = self._config.save_every_epochs
-        return every is not None and counters.step_in_epoch == 0 and counters.epoch % every == 0
+        is_between = counters.step_in_epoch == 0 and counters.epoch > 0
+        return every is not None and is_between and counters.epoch % every == 0
 
     def begin_at(self, global_step: int) -> None:
         """Take the checkpoint that the run continues from as the last one."""

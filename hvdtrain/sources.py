@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hvdtrain.batching import BatchSizes, Order, cut_micro_batches, iter_shares, share_bounds
 from hvdtrain.config import TrainConfig
-from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch, prefetch, stack
+from hvdtrain.data import Augment, Collate, IndexedData, Loader, MicroBatch, narrow, prefetch, stack
 from hvdtrain.errors import DataError
 from hvdtrain.ledger import Ledger
 from hvdtrain.stream import ShardReader, Stream, Taken
@@ -151,7 +151,7 @@ class StreamSource(Source):
             raise DataError(
                 "plan: train_data must hold at least 1 sample, got an empty stream. Check the path or the filter."
             )
-        return MicroBatch(self._collate([samples[0], samples[-1]]), 2)
+        return MicroBatch(narrow(self._collate([samples[0], samples[-1]])), 2)
 
     def iter_epoch(self, epoch: int, *, first_step: int, max_steps: int | None) -> Generator[SourceStep, None, None]:
         """Yield steps until this rank's shards end, and empty ones for as long as others go on."""
@@ -216,7 +216,7 @@ class StreamSource(Source):
             keys = [[self._config.seed, epoch, one.shard, one.index] for one in taken]
             pairs = zip(samples, keys, strict=True)
             samples = [self._augment(sample, np.random.default_rng(key)) for sample, key in pairs]
-        return MicroBatch(self._collate(samples), len(samples))
+        return MicroBatch(narrow(self._collate(samples)), len(samples))
 
 
 def make_source(

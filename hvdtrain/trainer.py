@@ -144,6 +144,9 @@ class Trainer(Preparation):
         row = self._recorder.train_row(result, lr, is_last_of_epoch=is_last)
         self._notify("on_step_end", StepReport(counters.global_step, counters.epoch, result, row))
         self._notify_committed()
+        every = self.config.check_replicas_every_steps
+        if every is not None and counters.global_step % every == 0:
+            self._require_equal_replicas(f"step {counters.global_step}")
         return result
 
     def _evaluate(self, *, is_planned: bool) -> None:

@@ -68,7 +68,7 @@ class TorchTrainer(Trainer):
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
         """Return the batch as tensors on this rank's device; structure and dtypes stay."""
-        return _map(micro_batch.data, lambda array: torch.from_numpy(array).to(self._device))
+        return _map(micro_batch.data, lambda array: torch.as_tensor(array).to(self._device))
 
     def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
         """After this call every rank has made the same update, from one reduction."""

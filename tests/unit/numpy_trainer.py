@@ -53,7 +53,7 @@ class NumpyTrainer(Trainer):
 
     def prepare(self, probe: MicroBatch) -> Signature:
         self.calls.append("prepare")
-        self._definition, self._updates = define(self.config), 0
+        self._definition, self._updates = define(self.config), np.zeros(())
         self._slots = {
             name: {slot: np.zeros_like(array) for slot in self._definition.slots}
             for name, array in self._weights().items()
@@ -131,13 +131,14 @@ class NumpyTrainer(Trainer):
 
     def _state(self) -> PortableState:
         slots = {f"{name}/{slot}": array for name, held in self._slots.items() for slot, array in held.items()}
-        return PortableState(self._weights(), slots)
+        counts = {f"{name}/step": self._updates for name, held in self._slots.items() if held}
+        return PortableState(self._weights(), {**slots, **counts})
 
     def _apply(self, gradients: Mapping[str, Array], lr: float) -> None:
         self._updates += 1
         for name, array in self._weights().items():
             update = self._definition.update
-            array[...] = update(self.config, array, gradients[name], self._slots[name], lr, self._updates)
+            array[...] = update(self.config, array, gradients[name], self._slots[name], lr, int(self._updates))
 
 
 def train_linear(xs: Array, ys: Array, batches: Sequence[Sequence[int]], *, lr: float) -> Array:
@@ -170,7 +171,9 @@ def make_samples(num_samples: int) -> Samples:
     return Samples(np.column_stack([numbers % 3 - 1, numbers % 4 - 2]), numbers % 5 - 2)
 
 
-def trainer_of(callbacks=(), *, run_dir=None, loss=squared_error, metrics=None, model=None, augment=None, **settings):
+def trainer_of(
+    callbacks=(), *, run_dir=None, loss=squared_error, metrics=None, model=None, augment=None, resume=None, **settings
+):
     config = {"global_batch_size": 4, "learning_rate": 0.05, "shuffle": False, "log_every_steps": 1, **settings}
     return NumpyTrainer(
         model or Linear(),
@@ -180,6 +183,7 @@ def trainer_of(callbacks=(), *, run_dir=None, loss=squared_error, metrics=None, 
         run_dir=run_dir,
         callbacks=callbacks,
         augment=augment,
+        resume=resume,
     )
 
 

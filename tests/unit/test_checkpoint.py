@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hvdtrain.checkpoint import checkpoint_name, commit, find_latest, list_checkpoints, load, read_manifest
+from hvdtrain.checkpoint import (
+    checkpoint_name,
+    commit,
+    find_latest,
+    list_checkpoints,
+    load,
+    read_manifest,
+    remove_unfinished,
+)
 from hvdtrain.errors import CheckpointError
 from hvdtrain.portable import PortableState
 
@@ -38,7 +46,13 @@ def same_bits(found, expected):
 def edit_manifest(path, **changes):
     file = path / "manifest.json"
     values = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+    values = {name: value for name, value in values.items() if value is not None and name != "digest"}
+    file.write_text(json.dumps({**values, "digest": digest_of(values)}))
+
+
+def digest_of(values):
+    """Return what the manifest says of its other values, so that only what a test changes is wrong."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def names_in(folder):
@@ -74,7 +88,7 @@ def test_manifest_holds_format_values_aliases_and_digests(tmp_path):
     }
     expected = {"format": 1, "global_step": 1, "config": {"seed": 3}, "aliases": make_state().aliases, "files": files}
     assert read_manifest(path) == expected
-    assert json.loads((path / "manifest.json").read_text()) == expected
+    assert json.loads((path / "manifest.json").read_text()) == {**expected, "digest": digest_of(expected)}
 
 
 def test_commit_writes_plain_safetensors(tmp_path):
@@ -267,6 +281,31 @@ def test_load_of_a_manifest_with_an_edited_digest_raises(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         load(path)
     assert str(caught.value) == f"load: {path}/model.safetensors does not match its digest in the manifest."
+
+
+def test_load_of_a_manifest_with_an_edited_value_raises(tmp_path):
+    path = commit(tmp_path, 1, make_state(), {"global_step": 1})
+    file = path / "manifest.json"
+    file.write_text(file.read_text().replace('"global_step": 1', '"global_step": 2'))
+    with pytest.raises(CheckpointError) as caught:
+        load(path)
+    assert str(caught.value) == f"load: {file} does not match its own digest. Use an older checkpoint."
+
+
+# ---------------------------------------------------------------- what is no longer wanted
+def test_remove_unfinished_takes_torn_and_newer_ones_away(tmp_path):
+    for step in (1, 2, 3, 100_000_000):
+        commit(tmp_path, step, make_state(), {})
+    for name in ("step-00000002.tmp-77", "step-00000009.tmp-old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes").mkdir()
+    remove_unfinished(tmp_path, newer_than=2)
+    assert names_in(tmp_path) == ["notes", "step-00000001", "step-00000002"]
+
+
+def test_remove_unfinished_without_a_folder_does_nothing(tmp_path):
+    remove_unfinished(tmp_path / "none", newer_than=0)
+    assert names_in(tmp_path) == []
 
 
 # ---------------------------------------------------------------- the newest one

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvdtrain.compare import Run, compare_runs
+from hvdtrain.compare import Run, compare_pair, compare_runs
 from hvdtrain.errors import ConfigError
 from tests.unit.made_runs import array, make_run, row, traced, write_run
 
@@ -265,3 +265,86 @@ def test_tensor_with_a_real_gradient_in_one_step_of_one_run_is_no_noise(pair):
 def test_runs_without_traces_have_no_noise(pair):
     rows = [row(1, 2.0)]
     assert compare_runs(*pair(rows, rows), rtol=1e-5).noise == {}
+
+
+# ---------------------------------------------------------------- what cannot be equal
+OTHER_FRAMEWORK = "dropout draws other numbers in each framework"
+OTHER_SIZE = {
+    "batch norm": "batch norm uses the statistics of each rank",
+    "dropout": "dropout draws other numbers on each rank",
+}
+
+
+@pytest.fixture
+def compared(pair):
+    """A function of notes and the second run: the pair of runs whose losses, or else running variances, differ."""
+
+    def make(notes, framework, size, *, loss=1.0, running_var=1.0):
+        other = {"notes": notes, "framework": framework, "size": size}
+        weights = [{"w": [1.0], "n.running_var": [1.0]}, {"w": [1.0], "n.running_var": [running_var]}]
+        runs = pair([row(1, 2.0)], [row(1, loss)], *weights, more_a={"notes": notes}, more_b=other)
+        return compare_pair(*runs, rtol=1e-5)
+
+    return make
+
+
+@pytest.mark.parametrize("notes", [[], ["native optimizer"]])
+@pytest.mark.parametrize(("framework", "size"), [("torch", 1), ("torch", 2), ("tensorflow", 1), ("tensorflow", 2)])
+def test_compare_pair_without_a_reason_is_a_fault_when_it_differs(compared, notes, framework, size):
+    found = compared(notes, framework, size)
+    assert (found.excuses, found.is_fault) == ((), True)
+
+
+@pytest.mark.parametrize("notes", [["dropout"], ["batch norm"], ["batch norm", "dropout"]])
+def test_compare_pair_of_two_numbers_of_ranks_is_excused_with_reasons(compared, notes):
+    found = compared(notes, "torch", 2)
+    assert (found.excuses, found.is_fault) == (tuple(OTHER_SIZE[note] for note in notes), False)
+
+
+@pytest.mark.parametrize("notes", [["dropout"], ["batch norm", "dropout"]])
+def test_compare_pair_of_two_frameworks_with_dropout_is_excused_with_reasons(compared, notes):
+    found = compared(notes, "tensorflow", 1)
+    assert (found.excuses, found.is_fault) == ((OTHER_FRAMEWORK,), False)
+
+
+def test_compare_pair_of_two_frameworks_with_batch_norm_has_no_excuse_for_a_loss(compared):
+    assert compared(["batch norm"], "tensorflow", 1).is_fault
+
+
+def test_compare_pair_of_two_frameworks_leaves_running_statistics_out(compared):
+    found = compared(["batch norm"], "tensorflow", 1, loss=2.0, running_var=1.5)
+    assert (found.comparison.is_same, found.is_fault) == (True, False)
+
+
+def test_compare_pair_of_other_framework_and_size_is_excused_by_the_statistics_of_ranks(compared):
+    found = compared(["batch norm"], "tensorflow", 2)
+    assert OTHER_SIZE["batch norm"] in found.excuses
+    assert not found.is_fault
+
+
+@pytest.mark.parametrize("notes", [["dropout"], ["batch norm"], ["batch norm", "dropout"]])
+def test_compare_pair_of_a_repeated_run_has_no_excuse(compared, notes):
+    found = compared(notes, "torch", 1)
+    assert (found.excuses, found.is_fault) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("notes", "framework", "size", "left_out"),
+    [
+        (["dropout"], "tensorflow", 2, ""),
+        (["batch norm"], "torch", 1, ""),
+        (["batch norm"], "torch", 2, "running statistics: batch norm uses the statistics of each rank"),
+        (
+            ["batch norm"],
+            "tensorflow",
+            1,
+            "running statistics: batch norm keeps the unbiased variance in PyTorch, the biased in Keras",
+        ),
+    ],
+)
+def test_compare_pair_says_what_it_left_out(compared, notes, framework, size, left_out):
+    assert compared(notes, framework, size).left_out == left_out
+
+
+def test_compare_pair_of_a_repeated_run_compares_running_statistics(compared):
+    assert compared(["batch norm"], "torch", 1, loss=2.0, running_var=1.5).is_fault

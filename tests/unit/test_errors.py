@@ -13,6 +13,7 @@ KINDS = [
     (errors.CheckpointError, RuntimeError, 2),
     (errors.StallError, RuntimeError, 3),
     (errors.ElsewhereError, RuntimeError, 1),
+    (errors.StoppedError, RuntimeError, 1),
     (errors.NonFiniteError, ArithmeticError, 4),
     (errors.ReplicaError, RuntimeError, 5),
 ]
@@ -42,6 +43,11 @@ def test_is_agreed_on_one_error_leaves_the_others_alone():
     agreed = errors.DataError("x")
     agreed.is_agreed = True
     assert (agreed.is_agreed, errors.DataError("x").is_agreed) == (True, False)
+
+
+def test_stopped_error_keeps_the_exit_code_of_its_signal():
+    error = errors.StoppedError("fit: stopped.", 143)
+    assert (str(error), error.exit_code, errors.StoppedError("x").exit_code) == ("fit: stopped.", 143, 1)
 
 
 def test_replica_error_is_a_rank_error():

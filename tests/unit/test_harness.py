@@ -132,14 +132,15 @@ def test_mpirun_command_is_written_out():
 
 
 def test_mpirun_gives_every_rank_its_number_and_one_thread():
-    code = f"import os; print({RANK}, os.environ['OMP_NUM_THREADS'])"
+    # One write a line, also where Python does not buffer: mpirun mixes the writes of ranks.
+    code = f"import os; os.write(1, f'{{{RANK}}} {{os.environ[\"OMP_NUM_THREADS\"]}}\\n'.encode())"
     finished = mpirun(3, "python", "-c", code, timeout_s=30)
     assert finished.returncode == 0, finished.output
     assert sorted(finished.stdout.splitlines()) == ["0 1", "1 1", "2 1"]
 
 
 def test_mpirun_env_sets_the_threads():
-    code = "import os; print(os.environ['OMP_NUM_THREADS'])"
+    code = "import os; os.write(1, os.environb[b'OMP_NUM_THREADS'] + b'\\n')"
     finished = mpirun(2, "python", "-c", code, timeout_s=30, env={"OMP_NUM_THREADS": "2"})
     assert finished.stdout == "2\n2\n"
 

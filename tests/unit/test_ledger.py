@@ -77,6 +77,31 @@ def test_ledger_over_ranks_finds_a_sample_that_one_used_in_place_of_another():
     assert close_over_ranks([[0, 1], [2, 2], [4, 5]]) == [{"once": 4, "more": 1, "never": 1}] * 3
 
 
+def test_ledger_that_goes_on_from_a_digest_closes_the_whole_epoch():
+    first = ledger_of([4, 0, 3])
+    second = Ledger(6, np.array(first.digest(alone), dtype=np.uint64))
+    second.add(np.array([1, 5, 2]))
+    assert second.close(np.arange(6), alone) == {"once": 6, "more": 0, "never": 0}
+
+
+def test_ledger_that_goes_on_and_differs_cannot_tell_how():
+    second = Ledger(6, np.array(ledger_of([4, 0, 3]).digest(alone), dtype=np.uint64))
+    second.add(np.array([1, 5, 3]))
+    assert second.close(np.arange(6), alone) == {"once": None, "more": None, "never": None}
+
+
+def test_ledger_that_goes_on_leaves_the_digest_it_was_given_alone():
+    given = np.array(ledger_of([4]).digest(alone), dtype=np.uint64)
+    before = given.tolist()
+    Ledger(6, given).add(np.array([1]))
+    assert given.tolist() == before
+
+
+def test_digest_of_a_ledger_is_summed_over_ranks():
+    one, other = ledger_of([1, 2]), digest_rows(np.array([0, 3, 5]))
+    assert one.digest(lambda mine: mine + other) == digest_rows(np.array([0, 1, 2, 3, 5])).tolist()
+
+
 def test_digest_is_count_and_two_sums_of_splitmix64():
     rows = [0, 1, 7, 2**40]
     first = [mix(row) for row in rows]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,24 @@ def test_require_elements_with_something_else_raises(shapes, told):
     with pytest.raises(DataError) as caught:
         require_elements("loss", shapes, 4, "reduction='none'")
     assert str(caught.value) == (f"loss: must return a tensor of per-element values, or (values, weights), got {told}.")
+
+
+def test_meter_restored_from_its_sums_goes_on_to_the_last_bit():
+    whole, first, second = Meter(["loss", "b"]), Meter(["loss", "b"]), Meter(["loss", "b"])
+    parts = [{"loss": (0.1 * n, n / 3), "b": (1 / n, 1.0)} for n in range(1, 9)]
+    for part in parts:
+        whole.add(part)
+    for part in parts[:5]:
+        first.add(part)
+    second.restore(json.loads(json.dumps(first.sums())))
+    for part in parts[5:]:
+        second.add(part)
+    assert second.means() == whole.means()
+
+
+def test_meter_restored_from_sums_leaves_them_alone():
+    sums = [[1.0, 2.0]]
+    meter = Meter(["loss"])
+    meter.restore(sums)
+    meter.add({"loss": (1.0, 1.0)})
+    assert sums == [[1.0, 2.0]]

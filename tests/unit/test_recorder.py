@@ -107,3 +107,15 @@ def test_row_throughput_leaves_out_a_pause():
     run.recorder.pause(0.3)
     row = run.step(result_of(1.0, num_samples=10))
     assert 10 / 0.2 < row["samples_per_s"] <= 10 / 0.1
+
+
+def test_recorder_restored_from_its_sums_goes_on_with_row_and_epoch():
+    whole, first, second = Run(every=3), Run(every=3), Run(every=3)
+    results = [result_of(0.1 * n, n / 3) for n in range(1, 7)]
+    rows = [whole.step(result) for result in results]
+    for result in results[:4]:
+        first.step(result)
+    second.recorder.restore(first.recorder.sums())
+    second.counters.global_step = 4
+    assert [row["loss"] for row in (second.step(result) for result in results[4:]) if row] == [rows[5]["loss"]]
+    assert second.recorder.epoch_means() == whole.recorder.epoch_means()

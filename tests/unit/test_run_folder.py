@@ -53,7 +53,8 @@ def test_open_of_a_used_folder_raises(tmp_path, name):
     with pytest.raises(ConfigError) as caught:
         RunFolder.open(tmp_path)
     assert str(caught.value) == (
-        f"run folder: {tmp_path} must be new, got one that holds {name}. Choose another --run-dir."
+        f"run folder: {tmp_path} must be new, got one that holds {name}. Continue it with --resume, "
+        "or choose another --run-dir."
     )
 
 
@@ -118,3 +119,63 @@ def test_open_of_a_folder_that_cannot_be_written_raises(tmp_path):
         "run folder: run must be a folder that can be written, got [Errno 13] Permission denied: 'run'. "
         "Choose another --run-dir."
     )
+
+
+# ---------------------------------------------------------------- a run that goes on
+@pytest.mark.parametrize("names", [[], ["config.json", "metrics.jsonl", "summary.json", "checkpoints"]])
+def test_open_of_a_run_that_goes_on_takes_what_it_holds(tmp_path, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+    RunFolder.open(tmp_path, resumes=True).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+ROWS = [
+    *({"event": "train", "global_step": step} for step in (1, 2)),
+    {"event": "eval", "global_step": 2},
+    *({"event": "train", "global_step": step} for step in (3, 4)),
+    {"event": "eval", "global_step": 4},
+    {"event": "train", "global_step": 5},
+]
+
+
+@pytest.mark.parametrize(
+    ("step", "eval_step", "kept"),
+    [(0, 0, 0), (1, 0, 1), (2, 0, 2), (2, 2, 3), (3, 2, 4), (4, 2, 5), (4, 4, 6), (5, 4, 7), (9, 9, 7)],
+)
+def test_cut_back_keeps_the_rows_up_to_the_restored_step(tmp_path, step, eval_step, kept):
+    lines = [json.dumps(row) + "\n" for row in ROWS]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "summary.json").write_text("{}")
+    folder = RunFolder.open(tmp_path, resumes=True)
+    folder.cut_back(step, eval_step)
+    folder.append_row({"event": "train", "global_step": 8})
+    folder.close()
+    added = '{"event": "train", "global_step": 8}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:kept]) + added
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("torn", ["{", '{"event": "train", "global_st', '{"event": "train", "global_step": 2}', "\0\0"])
+def test_cut_back_takes_a_torn_last_row_away(tmp_path, torn):
+    whole = '{"event": "train", "global_step": 1}\n'
+    (tmp_path / "metrics.jsonl").write_text(whole + torn)
+    folder = RunFolder.open(tmp_path, resumes=True)
+    folder.cut_back(5, 5)
+    folder.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == whole
+
+
+def test_cut_back_without_rows_writes_none(tmp_path):
+    folder = RunFolder.open(tmp_path)
+    folder.cut_back(5, 5)
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_read_summary_returns_it_when_there_is_one(tmp_path):
+    folder = RunFolder.open(tmp_path)
+    assert folder.read_summary() is None
+    folder.write_summary({"global_step": 3})
+    assert folder.read_summary() == {"global_step": 3}
+    folder.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -197,3 +198,22 @@ def test_patience_without_settings_never_acts():
 def test_patience_of_a_config_takes_its_numbers():
     config = TrainConfig(decay="plateau", plateau_patience=4, decay_factor=0.3, early_stop_patience=7)
     assert Patience.of(config) == Patience(plateau_patience=4, decay_factor=0.3, early_stop_patience=7)
+
+
+def test_patience_restored_goes_on_and_keeps_its_own_settings():
+    first = Patience(plateau_patience=0, decay_factor=0.5, early_stop_patience=2)
+    for value in (1.0, 2.0):
+        first.update(value)
+    state = first.state()
+    assert state == {"factor": 0.5, "best": 1.0, "since_best": 1, "since_drop": 0}
+    second = Patience(plateau_patience=3, decay_factor=0.1, early_stop_patience=5)
+    second.restore(json.loads(json.dumps(state)))
+    assert second == Patience(3, 0.1, 5, factor=0.5, best=1.0, since_best=1, since_drop=0)
+
+
+def test_patience_before_the_first_evaluation_is_kept_without_an_infinity():
+    state = Patience().state()
+    assert json.loads(json.dumps(state, allow_nan=False))["best"] is None
+    restored = Patience(best=7.0)
+    restored.restore(state)
+    assert restored.best == math.inf

@@ -9,7 +9,8 @@ import pytest
 
 from hvdtrain.batching import BatchSizes, Order
 from hvdtrain.config import TrainConfig
-from hvdtrain.errors import DataError
+from hvdtrain.errors import ConfigError, DataError
+from hvdtrain.ledger import digest_rows
 from hvdtrain.sources import IndexedSource, StreamSource, length_of, make_source
 from hvdtrain.stream import Stream
 from hvdtrain.topology import Topology
@@ -87,10 +88,40 @@ def test_indexed_ledger_tells_of_the_steps_done():
     assert source.close_epoch(1, 2, alone) == {"once": 7, "more": 0, "never": 0}
 
 
-def test_indexed_manifest_holds_length_and_order():
+@pytest.mark.parametrize(("epoch", "order_of"), [(2, 2), (0, 1)])
+def test_indexed_facts_are_length_and_order(epoch, order_of):
     source = source_of(Squares(), shuffle=True, seed=3)
-    digest = Order(7, seed=3, epoch=2).digest()
-    assert source.manifest(2, alone) == {"num_samples": 7, "order_digest": digest}
+    digest = Order(7, seed=3, epoch=order_of).digest()
+    assert source.facts(epoch) == {"kind": "indexed", "num_samples": 7, "order_digest": digest}
+
+
+def test_indexed_position_is_the_digest_of_the_samples_used():
+    source = source_of(Squares())
+    steps_of(source, max_steps=1)
+    assert source.position(alone) == {"ledger_digest": digest_rows(np.arange(4)).tolist()}
+    assert source.position(lambda digest: digest + digest)["ledger_digest"][0] == 8
+
+
+def test_indexed_source_that_goes_on_closes_the_whole_epoch():
+    first, second = source_of(Squares()), source_of(Squares())
+    steps_of(first, max_steps=1)
+    second.restore(first.position(alone))
+    assert steps_of(second, first_step=1) == [([[16], [25], [36]], True)]
+    assert second.close_epoch(1, 2, alone) == {"once": 7, "more": 0, "never": 0}
+    steps_of(second, epoch=2)
+    assert second.close_epoch(2, 2, alone) == {"once": 7, "more": 0, "never": 0}
+
+
+def test_indexed_source_that_goes_on_counts_what_was_used_before_on_the_root_alone():
+    saved = {"ledger_digest": digest_rows(np.arange(4)).tolist()}
+    digests = []
+    for rank in range(2):
+        source = source_of(Squares(), rank, 2)
+        source.restore(saved)
+        steps_of(source, first_step=1)
+        digests.append(source.position(alone)["ledger_digest"])
+    assert [digest[0] for digest in digests] == [4 + 2, 1]
+    assert [sum(parts) % 2**64 for parts in zip(*digests, strict=True)] == digest_rows(np.arange(7)).tolist()
 
 
 # ---------------------------------------------------------------- streams
@@ -151,19 +182,79 @@ def test_stream_probe_of_an_empty_stream_raises():
     )
 
 
-def test_stream_manifest_counts_the_steps_done_and_not_those_prepared():
+@pytest.mark.parametrize("num_shards", [None, 4])
+def test_stream_facts_are_the_shards_that_the_user_asked_for(num_shards):
+    assert source_of(ids(8, num_shards), 0, 2).facts(1) == {"kind": "stream", "num_shards": num_shards}
+
+
+def test_stream_position_counts_the_steps_done_and_not_those_prepared():
     source = source_of(ids(100, 4), 1, 2)
     with closing(source.iter_epoch(1, first_step=0, max_steps=None)) as steps:
         next(steps)
         next(steps)
-        assert source.manifest(1, alone) == {"num_shards": 4, "consumed": [0, 2, 0, 2]}
+        assert source.position(alone) == {"num_shards": 4, "consumed": [0, 2, 0, 2]}
 
 
-def test_stream_manifest_sums_over_ranks():
+def test_stream_position_sums_over_ranks():
     source = source_of(ids(100, 4), 0, 2)
     steps_of(source, limit=1)
     others = np.array([0, 5, 0, 6])
-    assert source.manifest(1, lambda mine: mine + others)["consumed"] == [1, 5, 1, 6]
+    assert source.position(lambda mine: mine + others)["consumed"] == [1, 5, 1, 6]
+
+
+def restored(data, consumed, num_shards=4, **more):
+    source = source_of(data, **more)
+    source.restore({"num_shards": num_shards, "consumed": consumed})
+    return source
+
+
+def test_stream_that_goes_on_skips_what_each_shard_gave():
+    source = restored(ids(12), [2, 1, 0, 3])
+    taken = [value for batches, _ in steps_of(source, first_step=1, limit=2) for (value,) in batches]
+    assert sorted(taken) == [2, 5, 6, 8, 9, 10]  # all but 0 and 4, 1, and 3, 7 and 11
+
+
+def test_stream_that_goes_on_keeps_its_number_of_shards_on_more_ranks():
+    taken = [
+        value
+        for rank in range(3)
+        for batches, _ in steps_of(restored(ids(13), [1, 1, 1, 1], rank=rank, size=3), first_step=1, limit=6)
+        for (value,) in batches
+    ]
+    assert sorted(taken) == list(range(4, 13))
+
+
+def test_stream_that_goes_on_at_the_end_of_a_pass_begins_anew():
+    source = restored(ids(6), [2, 2, 1, 1])
+    assert steps_of(source, epoch=2, limit=1) == [([[0], [1], [2], [3]], False)]
+
+
+def test_stream_that_goes_on_with_more_ranks_than_shards_raises():
+    with pytest.raises(ConfigError) as caught:
+        restored(ids(6), [0, 0], num_shards=2, size=3)
+    assert str(caught.value) == (
+        "stream: num_shards must be at least the number of ranks, got 2 for 3 ranks. "
+        "Give the stream more shards, or start fewer ranks."
+    )
+
+
+@pytest.mark.parametrize("steps_before", [1, 2, 3, 4])
+def test_stream_that_goes_on_within_a_turn_yields_what_the_undisturbed_one_does(steps_before):
+    # Batches of 4 out of 3 shards: after one step the next sample is that of shard 1.
+    whole = steps_of(source_of(ids(20, 3)), limit=5)
+    first = source_of(ids(20, 3))
+    steps_of(first, limit=steps_before)
+    second = restored(ids(20, 3), first.position(alone)["consumed"], num_shards=3)
+    assert steps_of(second, first_step=steps_before, limit=5 - steps_before) == whole[steps_before:]
+
+
+def test_stream_that_goes_on_augments_as_the_undisturbed_one_does():
+    def augment(sample, rng):
+        return rng.integers(1 << 30)
+
+    whole = steps_of(source_of(ids(8, 4), augment=augment), limit=2)
+    second = restored(ids(8, 4), [1, 1, 1, 1], augment=augment)
+    assert steps_of(second, first_step=1, limit=1) == whole[1:]
 
 
 def test_stream_has_no_ledger():

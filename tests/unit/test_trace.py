@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.config import TrainConfig
+from hvdtrain.resume import ResumeRequest
 from hvdtrain.topology import Topology
 from hvdtrain.trace import Trace, TracedStep, read_trace, read_traced_weights
 from tests.unit.made_runs import array, traced, write_run
@@ -79,3 +80,25 @@ def test_trace_on_a_rank_that_is_not_the_root_writes_nothing(tmp_path):
     trace.on_fit_begin(Elsewhere())
     trace.on_step_end(Elsewhere(), None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_trace_of_a_run_that_goes_on_is_cut_back_to_the_restored_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
+    data = Samples(np.array([[1.0, 0.0]]), np.array([1.0]))
+
+    def run(folder, *, resume=None, **settings):
+        config = TrainConfig(global_batch_size=1, learning_rate=0.125, epochs=4, save_every_steps=1, **settings)
+        trainer = NumpyTrainer(
+            Linear(), loss=squared_error, config=config, run_dir=tmp_path / folder, trace_every_steps=2, resume=resume
+        )
+        trainer.fit(data)
+
+    run("whole")
+    run("run", max_steps=2)
+    with (tmp_path / "run" / "trace" / "steps.jsonl").open("a") as stream:
+        stream.write(
+            '{"global_step": 3, "samples_seen": 3, "grad_norms": {}, "weight_norms": {}}\n{"global_step": 4, "sa'
+        )
+    run("run", resume=ResumeRequest(is_wanted=True))
+    texts = [(tmp_path / folder / "trace" / "steps.jsonl").read_text() for folder in ("run", "whole")]
+    assert texts[0] == texts[1]

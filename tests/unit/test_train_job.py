@@ -10,6 +10,7 @@ import pytest
 from hvdtrain import registry
 from hvdtrain.checkpoint import find_latest
 from hvdtrain.errors import AdapterError, ConfigError
+from hvdtrain.resume import ResumeRequest
 from hvdtrain.train_job import train_job
 
 JOB = """
@@ -70,13 +71,14 @@ def write_job(text, name="job.py"):
     return Path(name)
 
 
-def start(path, *, framework=None, run_dir=None, init_from=None, settings=None):
+def start(path, *, framework=None, run_dir=None, init_from=None, resume=None, settings=None):
     return train_job(
         path,
         framework=framework,
         run_dir=run_dir,
         init_from=init_from,
         trace_every_steps=None,
+        resume=resume or ResumeRequest(),
         settings=settings or {},
     )
 
@@ -151,6 +153,16 @@ def test_init_from_begins_with_the_weights_of_a_checkpoint():
     )
     first, second = (find_latest(Path(name) / "checkpoints").state.weights for name in ("first", "second"))
     assert first["weight"].tolist() == second["weight"].tolist() != [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("with_packages")
+def test_resume_continues_the_run_of_the_folder():
+    run(JOB, run_dir=Path("run"), max_steps=1)
+    summary = start(
+        Path("job.py"), run_dir=Path("run"), resume=ResumeRequest(is_wanted=True), settings={"max_steps": 3}
+    )
+    assert (summary["global_step"], summary["samples_seen"]) == (3, 10)
+    assert summary["ledger"]["train"] == {"once": 10, "more": 0, "never": 0}
 
 
 # ---------------------------------------------------------------- refusals

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hvdtrain import checkpoint
 from hvdtrain.batching import Order
 from hvdtrain.errors import ConfigError, DataError
+from hvdtrain.ledger import digest_rows
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.versions import installed_versions
 from tests.unit.numpy_trainer import (
@@ -177,7 +179,7 @@ def test_run_folder_holds_config_metrics_summary_and_the_final_checkpoint():
     found = checkpoint.find_latest(Path("run/checkpoints"))
     assert found.path.name == "step-00000003"
     assert [*found.state.weights["weight"], *found.state.weights["bias"]] == weights_of(trainer)
-    slots = {f"{weight}/{slot}" for weight in ("weight", "bias") for slot in ("exp_avg", "exp_avg_sq")}
+    slots = {f"{weight}/{slot}" for weight in ("weight", "bias") for slot in ("exp_avg", "exp_avg_sq", "step")}
     assert set(found.state.slots) == slots
 
 
@@ -185,17 +187,34 @@ def test_manifest_tells_where_the_run_stands():
     trainer = trainer_of(run_dir="run", epochs=3, max_steps=5, shuffle=True, seed=9)
     trainer.fit(make_samples(10))
     manifest = checkpoint.find_latest(Path("run/checkpoints")).manifest
-    digest = Order(10, seed=9, epoch=2).digest()
+    order = Order(10, seed=9, epoch=2)
+    used = order.rows(0, 8)
+    losses = sum(4 * row["loss"] for row in rows_of("run") if row["epoch"] == 2)
     assert {name: manifest[name] for name in manifest if name not in ("aliases", "files", "format")} == {
         "framework": "torch",
         "versions": installed_versions("torch"),
         "size": 1,
         "notes": [],
-        "epoch": 2,
-        "step_in_epoch": 2,
-        "global_step": 5,
-        "samples_seen": 18,
-        "data": {"num_samples": 10, "order_digest": digest},
+        "counters": {"epoch": 2, "step_in_epoch": 2, "global_step": 5, "samples_seen": 18},
+        "plan": {
+            "sizes": asdict(trainer._plan.sizes),
+            "num_samples": 10,
+            "num_eval_samples": None,
+            "steps_per_epoch": 3,
+            "epochs": 3,
+            "total_steps": 5,
+            "total_samples": 18,
+        },
+        "data": {
+            "kind": "indexed",
+            "num_samples": 10,
+            "order_digest": order.digest(),
+            "ledger_digest": digest_rows(used).tolist(),
+        },
+        "patience": {"factor": 1.0, "best": None, "since_best": 0, "since_drop": 0},
+        "recorder": {"window": [[0.0, 0.0]], "epoch": [[pytest.approx(losses), 8.0]]},
+        "eval_row": None,
+        "ledgers": {"train": {"once": 8, "more": 0, "never": 0}, "eval": None},
         "config": trainer.config.model_dump(mode="json"),
     }
 
@@ -215,7 +234,7 @@ def test_summary_holds_the_run_in_numbers():
         "global_step": 6,
         "samples_seen": 20,
         "eval": {"loss": pytest.approx(errors.mean(), rel=1e-12)},
-        "ledger": {"train": {"once": 10, "more": 0, "never": 0}},
+        "ledger": {name: {"once": 10, "more": 0, "never": 0} for name in ("train", "eval")},
     }
 
 

@@ -107,7 +107,7 @@ def test_stream_epoch_ends_with_the_stream():
     trainer.user_callbacks = (watcher,)
     summary = trainer.fit(stream_of(data))
     assert (summary["epoch"], summary["global_step"], summary["samples_seen"]) == (2, 6, 20)
-    assert summary["ledger"] == {"train": None}
+    assert summary["ledger"] == {"train": None, "eval": None}
     assert weights_of(trainer) == close(train_linear(data.columns["x"], data.columns["y"], TEN * 2, lr=0.05))
     assert [text for text in watcher.seen if "epoch" in text] == ["on_epoch_end 1", "on_epoch_end 2"]
 
