@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from hvdtrain.communicator import Communicator
@@ -32,6 +33,18 @@ def check_evaluation(config: TrainConfig, plan: RunPlan) -> None:
         needs.append("decay='plateau'")
     if needs and plan.num_eval_samples is None:
         raise ConfigError(f"plan: {needs[0]} needs evaluations, got no eval_data. Give the job eval_data().")
+
+
+def check_best(config: TrainConfig, metric_names: Sequence[str]) -> None:
+    """Refuse a metric to keep the best checkpoint by that no evaluation gives.
+
+    Raises:
+        ConfigError: Lists the metrics that there are.
+    """
+    if config.keep_best is not None and config.keep_best not in metric_names:
+        raise ConfigError(
+            f"plan: keep_best must be one of {', '.join(metric_names)}, got {config.keep_best!r}. Name a metric of the job."
+        )
 
 
 def agree_on_run(

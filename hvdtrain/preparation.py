@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain import checkpoint
-from hvdtrain.agreement import agree_on_run, check_available, check_evaluation
+from hvdtrain.agreement import agree_on_run, check_available, check_best, check_evaluation
 from hvdtrain.callbacks import Callback, JsonLines, Progress
 from hvdtrain.communicator import Communicator
 from hvdtrain.config import TrainConfig
@@ -154,6 +154,7 @@ class Preparation(Hooks):
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
         self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
+        communicator.together(lambda: check_best(self.config, self._signature.metric_names))
         communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
         communicator.run_on_root(lambda: self._import(found))
         self.broadcast_state()

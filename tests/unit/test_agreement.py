@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdtrain.agreement import agree_on_run, check_evaluation
+from hvdtrain.agreement import agree_on_run, check_available, check_best, check_evaluation
 from hvdtrain.communicator import connect
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
@@ -43,3 +43,17 @@ def test_one_rank_agrees_with_itself(monkeypatch):
     monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")  # set by connect, which lasts longer than this test
     config = TrainConfig(global_batch_size=4)
     assert agree_on_run(connect(), "torch", config, plan_of(config), "digest") is None
+
+
+def test_check_best_with_an_unknown_metric_raises_with_the_known_ones():
+    with pytest.raises(ConfigError) as caught:
+        check_best(TrainConfig(keep_best="acuracy"), ("loss", "accuracy"))
+    assert str(caught.value) == (
+        "plan: keep_best must be one of loss, accuracy, got 'acuracy'. Name a metric of the job."
+    )
+
+
+def test_check_available_refuses_a_precision_that_would_be_ignored():
+    with pytest.raises(ConfigError) as caught:
+        check_available(TrainConfig(precision="bf16"))
+    assert str(caught.value) == "plan: precision must be 'fp32' in this version, got 'bf16'. Leave it out."

@@ -320,7 +320,9 @@ def test_run_folder_is_written_by_the_root_alone(communicator, fit, shared_tmp_p
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     require_equal(communicator, len(lines), 4)
     manifest = find_latest(run_dir / "checkpoints").manifest
-    require_equal(communicator, (manifest["size"], manifest["counters"]["global_step"]), (communicator.topology.size, 3))
+    require_equal(
+        communicator, (manifest["size"], manifest["counters"]["global_step"]), (communicator.topology.size, 3)
+    )
     require_equal(communicator, trainer.summary["size"], communicator.topology.size)
 
 
