@@ -43,7 +43,8 @@ def check_best(config: TrainConfig, metric_names: Sequence[str]) -> None:
     """
     if config.keep_best is not None and config.keep_best not in metric_names:
         raise ConfigError(
-            f"plan: keep_best must be one of {', '.join(metric_names)}, got {config.keep_best!r}. Name a metric of the job."
+            f"plan: keep_best must be one of {', '.join(metric_names)}, got {config.keep_best!r}. "
+            "Name a metric of the job."
         )
 
 

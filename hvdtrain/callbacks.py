@@ -57,8 +57,7 @@ class Callback:
         """Run after every optimizer update."""
 
     def on_epoch_end(self, trainer: Trainer, epoch: int) -> None:
-        """Run after the last step of an epoch, counted from 1; also of one that a limit cut short,
-        but not where a signal ends the run."""
+        """Run after the last step of an epoch, counted from 1; also where a limit, but no signal, cut it short."""
 
     def on_evaluate(self, trainer: Trainer, row: Row) -> None:
         """Run after an evaluation with its row of metrics, equal on all ranks."""
