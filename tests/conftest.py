@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ORDER_SEED] = int(os.environ.get(SEED) or random.SystemRandom().randrange(10**6))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control lets its background jobs ignore SIGINT, and every child would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -107,10 +107,10 @@ def test_case_48_help_needs_no_framework_and_no_mpi(nothing_there, words):
     assert "hvdtrain" in finished.stdout
 
 
-@pytest.mark.parametrize("package", ["numpy", "horovod"])
-def test_case_53_versions_that_differ_between_ranks_are_refused(options, framework, tmp_path, package):
+def test_case_53_versions_that_differ_between_ranks_are_refused(options, tmp_path):
     from importlib.metadata import version
 
+    package = "horovod"
     info = tmp_path / "other" / f"{package}-9.9.9.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 9.9.9\n")
