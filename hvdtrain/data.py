@@ -153,12 +153,26 @@ def stack(samples: Sequence[Structure]) -> Structure:
 
 def narrow(structure: Structure) -> Structure:
     """Turn float64 arrays into float32, whoever made the batch; other dtypes stay."""
+    return map_structure(structure, _narrow_array)
+
+
+def map_structure(structure: Structure, function: Callable[[Any], Any]) -> Structure:
+    """Return the structure with ``function`` applied to every leaf; lists become tuples.
+
+    Example:
+        >>> map_structure({"x": 1, "pair": (2, 3)}, lambda leaf: 10 * leaf)
+        {'x': 10, 'pair': (20, 30)}
+    """
     if isinstance(structure, dict):
-        return {key: narrow(value) for key, value in structure.items()}
+        return {key: map_structure(value, function) for key, value in structure.items()}
     if isinstance(structure, tuple | list):
-        return tuple(narrow(value) for value in structure)
-    is_wide = isinstance(structure, np.ndarray) and structure.dtype == np.float64
-    return structure.astype(np.float32) if is_wide else structure
+        return tuple(map_structure(value, function) for value in structure)
+    return function(structure)
+
+
+def _narrow_array(leaf: Any) -> Any:
+    is_wide = isinstance(leaf, np.ndarray) and leaf.dtype == np.float64
+    return leaf.astype(np.float32) if is_wide else leaf
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from operator import itemgetter
+from typing import TYPE_CHECKING, NoReturn
 
-from hvdtrain.data import MicroBatch
+from hvdtrain.data import MicroBatch, map_structure
 from hvdtrain.errors import NonFiniteError
 from hvdtrain.step import StepResult
 
@@ -42,7 +43,7 @@ def find_nonfinite(trainer: Trainer, micro_batches: Sequence[MicroBatch]) -> str
         if trainer.is_finite(trainer.make_batch(batch)):
             continue
         for index in range(batch.num_samples):
-            one = MicroBatch(_row(batch.data, index), 1)
+            one = MicroBatch(map_structure(batch.data, itemgetter(slice(index, index + 1))), 1)
             if not trainer.is_finite(trainer.make_batch(one)):
                 name = f"number {index} of micro-batch {number}" if batch.rows is None else str(batch.rows[index])
                 rows.append(name)
@@ -50,11 +51,3 @@ def find_nonfinite(trainer: Trainer, micro_batches: Sequence[MicroBatch]) -> str
         return ""
     more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return f"samples {', '.join(rows[:_LISTED])}{more}"
-
-
-def _row(structure: Any, index: int) -> Any:
-    if isinstance(structure, dict):
-        return {key: _row(value, index) for key, value in structure.items()}
-    if isinstance(structure, tuple):
-        return tuple(_row(value, index) for value in structure)
-    return structure[index : index + 1]

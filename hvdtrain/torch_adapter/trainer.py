@@ -7,7 +7,7 @@ from hvdtrain.registry import claim
 claim("torch", "TorchTrainer was loaded")
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import horovod.torch as hvd
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from hvdtrain.data import MicroBatch
+from hvdtrain.data import MicroBatch, map_structure
 from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_elements
@@ -68,7 +68,7 @@ class TorchTrainer(Trainer):
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
         """Return the batch as tensors on this rank's device; structure and dtypes stay."""
-        return _map(micro_batch.data, lambda array: torch.as_tensor(array).to(self._device))
+        return map_structure(micro_batch.data, lambda array: torch.as_tensor(array).to(self._device))
 
     def train_step(self, micro_batches: Sequence[Any], *, lr: float, votes: StepVotes) -> StepResult:
         """After this call every rank has made the same update, from one reduction."""
@@ -297,13 +297,5 @@ def _require(where: str, value: Any, num_samples: int) -> None:
 
 def _leading_size(batch: Any) -> int:
     sizes: list[int] = []
-    _map(batch, lambda tensor: sizes.append(len(tensor)))
+    map_structure(batch, lambda tensor: sizes.append(len(tensor)))
     return sizes[0]
-
-
-def _map(structure: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(structure, dict):
-        return {key: _map(value, function) for key, value in structure.items()}
-    if isinstance(structure, tuple):
-        return tuple(_map(value, function) for value in structure)
-    return function(structure)
