@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -124,19 +125,21 @@ def test_commit_clears_its_own_unfinished_folder(tmp_path):
     assert names_in(tmp_path) == ["step-00000003"]
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
-    """Let no file of this process grow above 1 kB, as a full disk would."""
+    """Let no file of this process grow above 1 kB, as a full disk would; pytest's own report must not meet it."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_commit_that_finds_no_room_leaves_nothing_and_earlier_ones_intact(tmp_path, full_disk):
+def test_commit_that_finds_no_room_leaves_nothing_and_earlier_ones_intact(tmp_path):
     small = PortableState({"w": np.zeros(2, dtype=np.float32)})
     commit(tmp_path, 1, small, {})
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError) as caught, full_disk():
         commit(tmp_path, 2, PortableState({"w": np.zeros(10_000, dtype=np.float32)}), {})
     message = str(caught.value)
     assert message.startswith("commit: a checkpoint must be written whole, got ")
@@ -147,9 +150,9 @@ def test_commit_that_finds_no_room_leaves_nothing_and_earlier_ones_intact(tmp_pa
     assert find_latest(tmp_path).path == tmp_path / "step-00000001"
 
 
-def test_commit_that_fails_keeps_the_checkpoint_of_the_same_step(tmp_path, full_disk):
+def test_commit_that_fails_keeps_the_checkpoint_of_the_same_step(tmp_path):
     commit(tmp_path, 1, PortableState({"w": np.ones(2, dtype=np.float32)}), {})
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError), full_disk():
         commit(tmp_path, 1, PortableState({"w": np.zeros(10_000, dtype=np.float32)}), {})
     assert load(tmp_path / "step-00000001").state.weights["w"].tolist() == [1.0, 1.0]
 

@@ -185,7 +185,12 @@ def test_run_on_a_full_disk_ends_and_leaves_the_older_checkpoints_whole():
     # A limit on the size of a file stands for a disk without room: weights of 80 kB do not fit any longer.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     data = Samples(np.ones((10, 10_000)), np.ones(10))
-    fill = AtStep(lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1])), 3)
+
+    def fill_disk(trainer):
+        trainer._saver.finish()  # the checkpoint of step 2 is written beside step 3
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+
+    fill = AtStep(fill_disk, 3)
     settings = {"run_dir": "run", "epochs": 2, "save_every_steps": 1, "learning_rate": 1e-6}
     try:
         with pytest.raises(CheckpointError, match=r"^commit: a checkpoint must be written whole, got .* at run/"):
