@@ -118,6 +118,10 @@ def test_run_command_waits_for_a_process_that_ends_within_the_grace_time():
 
 def test_start_command_ends_the_launch_with_the_block():
     with start_command([sys.executable, "-c", "import time; time.sleep(60)"]) as launch:
+        # Between fork and exec the child still has this process's environment, which does not name the launch.
+        deadline = time.monotonic() + 10
+        while not launch.processes() and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert [process.pid for process in launch.processes()] == [launch.process.pid]
     assert launch.process.returncode == -signal.SIGTERM
     assert launch.processes() == []
