@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -47,6 +49,30 @@ def launched_as(environ: Mapping[str, str] = os.environ) -> tuple[int, int, str]
     return 0, 1, "no launcher"
 
 
+class Mailbox:
+    """Point-to-point messages for a thread beside the main one: nothing waits for a rank that does not answer."""
+
+    def __init__(self, mpi: ModuleType) -> None:
+        """Duplicate ``COMM_WORLD``, so that no message meets those of the main thread; every rank must call."""
+        self._comm: MPI.Intracomm = mpi.COMM_WORLD.Dup()
+        self._unsent: dict[int, MPI.Request] = {}
+        #: Whether this MPI lets a second thread call it at all.
+        self.is_usable: bool = mpi.Query_thread() == mpi.THREAD_MULTIPLE
+
+    def post(self, rank: int, message: object) -> None:
+        """Send a small picklable message, unless the last one to that rank has not left yet."""
+        before = self._unsent.get(rank)
+        if before is None or before.Test():
+            self._unsent[rank] = self._comm.isend(message, dest=rank)
+
+    def collect(self) -> list[Any]:
+        """Return the messages that have arrived."""
+        found = []
+        while (message := self._comm.improbe()) is not None:
+            found.append(message.recv())
+        return found
+
+
 class Communicator:
     """Collective operations over all ranks; every method must be called by every rank, in the same order."""
 
@@ -57,6 +83,8 @@ class Communicator:
         self.topology = self._read_topology()
         #: Names this launch, the same on every rank.
         self.job_id: str = self.broadcast(uuid.uuid4().hex)
+        #: Small messages between two ranks, for a thread of their own.
+        self.mailbox = Mailbox(mpi)
 
     def broadcast(self, value: T) -> T:
         """Return the root's ``value`` on every rank."""
@@ -148,7 +176,8 @@ class Communicator:
 
     def abort(self, exit_code: int) -> NoReturn:
         """End every rank of the job at once; ``mpirun`` and ``horovodrun`` leave with ``exit_code``."""
-        self._comm.Abort(exit_code)
+        if self.topology.size > 1:  # alone, MPI would only add its own words
+            self._comm.Abort(exit_code)
         os._exit(exit_code)  # some MPIs return from Abort before they kill
 
     def _reduce(self, values: NDArray[Any], how: Literal["MIN", "MAX"]) -> NDArray[Any]:
@@ -185,6 +214,7 @@ def connect() -> Communicator:
             the launcher belongs to another MPI; each process would then train alone.
     """
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    on_sigusr1 = signal.getsignal(signal.SIGUSR1)
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -194,6 +224,9 @@ def connect() -> Communicator:
                 "Run docker/install.sh, or install Open MPI and 'pip install mpi4py'."
             )
         ) from error
+    # MPICH takes SIGUSR1 for itself and swallows it, and with it the stop signal of 'hvdtrain launch'.
+    if on_sigusr1 is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, on_sigusr1)
     _, size, launcher = launched_as()
     seen = MPI.COMM_WORLD.Get_size()
     if seen != size:

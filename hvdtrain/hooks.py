@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from hvdtrain.data import MicroBatch
 from hvdtrain.portable import PortableState
+from hvdtrain.position import Position
 from hvdtrain.step import StepResult, StepVotes
 
 
@@ -43,6 +44,9 @@ class Hooks(abc.ABC):
     """The contract between the loop and a framework."""
 
     framework: ClassVar[str]
+
+    #: Where this rank stands; ``train_step`` enters ``reduce`` once its own gradients are complete.
+    position: Position
 
     @abc.abstractmethod
     def start(self) -> None:

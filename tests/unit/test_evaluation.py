@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from hvdtrain.evaluation import Evaluator
+from hvdtrain.position import Position
+from hvdtrain.signals import StopSignals
 from hvdtrain.topology import Topology
 from tests.unit.numpy_trainer import Samples
 
@@ -18,7 +20,8 @@ class Rank:
 
     def __init__(self, rank=0, size=1):
         self.topology = Topology(rank=rank, size=size)
-        self.communicator = SimpleNamespace(allreduce_sum=self.allreduce_sum)
+        self.communicator = SimpleNamespace(allreduce_sum=self.allreduce_sum, maximum=lambda values: values)
+        self.position = Position()
         self.sums, self.others, self.batches = [], None, []
 
     def allreduce_sum(self, values):
@@ -48,12 +51,14 @@ def evaluate(num_samples, size, batch_size, workers=0):
     data = samples(num_samples)
     first = [Rank(rank, size) for rank in range(size)]
     for trainer in first:
-        Evaluator(data, collate=None, workers=workers).run(trainer, ("loss", "twice"), batch_size)
+        Evaluator(data, collate=None, workers=workers).run(trainer, ("loss", "twice"), batch_size, StopSignals())
     answers = []
     for rank in range(size):
         trainer, evaluator = Rank(rank, size), Evaluator(data, collate=None, workers=workers)
         trainer.others = [other.sums for other in first if other.topology.rank != rank]
-        answers.append((evaluator.run(trainer, ("loss", "twice"), batch_size), evaluator.ledger, trainer.batches))
+        answers.append(
+            (evaluator.run(trainer, ("loss", "twice"), batch_size, StopSignals()), evaluator.ledger, trainer.batches)
+        )
     return answers
 
 
@@ -90,8 +95,24 @@ def test_evaluation_that_raises_leaves_no_thread():
     trainer.eval_step = lambda batch: 1 / 0
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        Evaluator(samples(10), collate=None, workers=2).run(trainer, ("loss",), 2)
+        Evaluator(samples(10), collate=None, workers=2).run(trainer, ("loss",), 2, StopSignals())
     assert threading.active_count() == before
+
+
+def test_a_signal_to_any_rank_cuts_an_evaluation_short_on_all():
+    trainer, evaluator = Rank(size=2), Evaluator(samples(10), collate=None, workers=0)
+    trainer.communicator.maximum = lambda values: np.array([15 * (len(trainer.batches) == 2), 1e9])
+    assert evaluator.run(trainer, ("loss",), 1, StopSignals()) is None
+    assert (trainer.batches, trainer.sums, evaluator.ledger) == ([[0], [1]], [], None)
+
+
+def test_ranks_vote_equally_often_though_their_shares_and_clocks_differ():
+    votes = []
+    for rank in range(3):
+        trainer = Rank(rank, 3)
+        trainer.communicator.maximum = lambda values, rank=rank: votes.append(rank) or np.array([0.0, 1e9])
+        Evaluator(samples(7), collate=None, workers=0).run(trainer, ("loss",), 1, StopSignals())
+    assert [votes.count(rank) for rank in range(3)] == [3, 3, 3]
 
 
 def test_evaluation_neither_augments_nor_shuffles_and_may_be_repeated():
@@ -99,7 +120,7 @@ def test_evaluation_neither_augments_nor_shuffles_and_may_be_repeated():
     found = []
     for _ in range(2):
         trainer = Rank()
-        found.append((evaluator.run(trainer, ("loss",), 2), trainer.batches))
+        found.append((evaluator.run(trainer, ("loss",), 2, StopSignals()), trainer.batches))
     assert found == [({"loss": (1 + 4 + 4) / 4}, [[0, 1], [2, 3], [4]])] * 2
 
 
@@ -107,7 +128,7 @@ def test_evaluation_uses_the_collate_of_the_job():
     def collate(items):
         return {"y": np.array([item["y"] for item in items]) * 10, "weight": np.ones(len(items))}
 
-    assert Evaluator(samples(5), collate=collate, workers=0).run(Rank(), ("loss",), 2) == {"loss": 20.0}
+    assert Evaluator(samples(5), collate=collate, workers=0).run(Rank(), ("loss",), 2, StopSignals()) == {"loss": 20.0}
 
 
 def test_ledger_is_none_before_the_first_evaluation():

@@ -1,0 +1,103 @@
+"""Where a rank stands: phase, step, and the line of code that its main thread is at.
+
+The main thread moves it; the thread of :mod:`hvdtrain.watchdog` reads it, also while the main thread is stuck.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal, get_args
+
+Phase = Literal[
+    "import", "start", "data", "forward and backward", "reduce", "update", "callback", "evaluate", "save", "stop"
+]
+
+_PACKAGE = str(Path(__file__).parent)
+_CONTROL_PLANE = str(Path(__file__).with_name("communicator.py"))
+_LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+
+#: Begin the names of threads that read samples while the main thread waits for them.
+_LOADERS = ("hvdtrain-prefetch", "hvdtrain-data")
+
+
+class Position:
+    """Phase, step and a count that grows with everything that is done; one per run and rank.
+
+    Attributes:
+        seconds: Time spent in each phase that has ended.
+    """
+
+    def __init__(self, phase: Phase = "start") -> None:
+        """Stand at the beginning."""
+        self.phase: Phase = phase
+        self.step = 0
+        self.moves = 0
+        self.seconds: dict[str, float] = dict.fromkeys(get_args(Phase), 0.0)
+        self._entered = time.perf_counter()
+
+    def enter(self, phase: Phase) -> None:
+        """Begin another phase."""
+        now = time.perf_counter()
+        self.seconds[self.phase] += now - self._entered
+        self.phase, self._entered = phase, now
+        self.moves += 1
+
+    def moved(self) -> None:
+        """Tell of progress inside a phase."""
+        self.moves += 1
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """A place in the code.
+
+    Attributes:
+        text: Such as ``job.py:12 in on_step_end``.
+        is_waiting: Whether the thread is inside a collective operation, and so waits for other ranks.
+        is_users: Whether the line is neither of this package nor of a library.
+    """
+
+    text: str
+    is_waiting: bool
+    is_users: bool
+
+
+def find_line(phase: Phase) -> CodeLine:
+    """Return the innermost line that means something to the user: of their own code, else of this package.
+
+    While the main thread waits for data, that is a line of the thread that reads the samples.
+    """
+    main = _line_of(threading.main_thread())
+    if phase == "data" and not main.is_users:
+        loaders = [thread for thread in threading.enumerate() if thread.name.startswith(_LOADERS)]
+        return next((line for line in map(_line_of, loaders) if line.is_users), main)
+    return main
+
+
+def _line_of(thread: threading.Thread) -> CodeLine:
+    is_waiting = False
+    for frame in _frames(thread):
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        is_own = file.startswith(_PACKAGE)
+        if file == _CONTROL_PLANE or (file.endswith("/mpi_ops.py") and function != "<module>"):
+            is_waiting = True
+        elif is_own or not file.startswith(_LIBRARIES):
+            # Files of this package are told with their folder: several have a trainer.py.
+            name = str(Path(file).relative_to(Path(_PACKAGE).parent)) if is_own else Path(file).name
+            return CodeLine(f"{name}:{frame.f_lineno} in {function}", is_waiting, not is_own)
+    return CodeLine("outside Python", is_waiting, is_users=False)
+
+
+def _frames(thread: threading.Thread) -> Iterator[FrameType]:
+    """Yield what the thread is executing, innermost first."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
