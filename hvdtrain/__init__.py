@@ -15,30 +15,42 @@ if TYPE_CHECKING:
     from hvdtrain.callbacks import Callback
     from hvdtrain.config import TrainConfig
     from hvdtrain.errors import HvdTrainError
+    from hvdtrain.job_options import option
+    from hvdtrain.mlflow_log import MlflowLog
     from hvdtrain.stream import Stream
     from hvdtrain.tensorflow_adapter.trainer import TensorFlowTrainer
+    from hvdtrain.tokens import TokenWindows
     from hvdtrain.topology import Topology
     from hvdtrain.torch_adapter.trainer import TorchTrainer
+    from hvdtrain.weights import load_weights
 
 __all__ = [
     "Callback",
     "HvdTrainError",
+    "MlflowLog",
     "Stream",
     "TensorFlowTrainer",
+    "TokenWindows",
     "Topology",
     "TorchTrainer",
     "TrainConfig",
     "__version__",
+    "load_weights",
+    "option",
 ]
 
 _LAZY = {
     "Callback": "hvdtrain.callbacks",
     "HvdTrainError": "hvdtrain.errors",
+    "MlflowLog": "hvdtrain.mlflow_log",
     "Stream": "hvdtrain.stream",
     "TensorFlowTrainer": "hvdtrain.tensorflow_adapter.trainer",
+    "TokenWindows": "hvdtrain.tokens",
     "Topology": "hvdtrain.topology",
     "TorchTrainer": "hvdtrain.torch_adapter.trainer",
     "TrainConfig": "hvdtrain.config",
+    "load_weights": "hvdtrain.weights",
+    "option": "hvdtrain.job_options",
 }
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
+from hvdtrain.job_options import GivenOptions, giving
 from hvdtrain.registry import require_known
 
 FRAMEWORKS = ("tensorflow", "torch")
 
-_OPTIONAL = ("prepare_data", "eval_data", "augment", "collate")
+_OPTIONAL = ("prepare_data", "eval_data", "augment", "collate", "callbacks")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Job:
     Attributes:
         name: The file's name without ``.py``.
         config: Its ``config``.
-        digest: SHA-256 of the file.
+        digest: SHA-256 of the file and of the values of its own options.
     """
 
     name: str
@@ -86,10 +87,14 @@ class Job:
         return [name for name in names if not callable(getattr(self.module, name, None))]
 
 
-def load_job(path: Path) -> Job:
+def load_job(path: Path, options: GivenOptions | None = None) -> Job:
     """Run a job file and check its form.
 
     The file's own folder is put on ``sys.path``, as ``python job.py`` does, so that it can import its neighbours.
+
+    Args:
+        path: The job file.
+        options: What the command line gave beside the options of the command.
 
     Raises:
         ConfigError: No such file, it raises, or it lacks ``config`` or ``train_data``.
@@ -98,7 +103,9 @@ def load_job(path: Path) -> Job:
         near = ", ".join(sorted(str(p) for p in path.parent.glob("*.py"))[:5]) if path.parent.is_dir() else ""
         hint = f"Job files there: {near}." if near else "Check the path."
         raise ConfigError(f"job: must be a Python file, got {str(path)!r}, which does not exist. {hint}")
-    module = _run(path.resolve())
+    options = options or GivenOptions({})
+    with giving(options):
+        module = _run(path.resolve())
     config = getattr(module, "config", None)
     if not isinstance(config, TrainConfig):
         raise ConfigError(
@@ -110,7 +117,7 @@ def load_job(path: Path) -> Job:
     for name in _OPTIONAL:
         if getattr(module, name, None) is not None and not callable(getattr(module, name)):
             raise ConfigError(f"{path}: {name} must be a function, got {type(getattr(module, name)).__name__}.")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(path.read_bytes() + repr(sorted(options.asked.items())).encode()).hexdigest()
     return Job(path.stem, path, config, digest, module)
 
 

@@ -31,9 +31,10 @@ def parity(
     from hvdtrain.cli.compare import print_comparisons
     from hvdtrain.curves import draw_comparisons
     from hvdtrain.job import load_job
+    from hvdtrain.job_options import GivenOptions
     from hvdtrain.parity import run_parity
 
-    loaded = load_job(job)
+    loaded = load_job(job, GivenOptions.parse(context.args))
     frameworks = [loaded.choose_framework(framework)] if framework else sorted(loaded.frameworks, reverse=True)
     if not frameworks:
         loaded.choose_framework(None)  # raises, and says what is missing

@@ -9,6 +9,7 @@ import pytest
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
 from hvdtrain.job import load_job
+from hvdtrain.job_options import GivenOptions
 
 CONFIG = "import hvdtrain\nconfig = hvdtrain.TrainConfig(epochs=2)\n"
 DATA = "def train_data():\n    return [1]\n"
@@ -43,7 +44,7 @@ def test_load_job_returns_what_the_file_holds():
     path = write_job(CONFIG + DATA + TORCH + "names = {'fc.weight': 'dense/kernel'}\n", "digits.py")
     job = load_job(path)
     assert (job.name, job.path, job.config) == ("digits", path, TrainConfig(epochs=2))
-    assert job.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert job.digest == hashlib.sha256(path.read_bytes() + b"[]").hexdigest()
     assert job.required("train_data")() == [1]
     assert job.function("eval_data") is None
     assert job.names == {"fc.weight": "dense/kernel"}
@@ -138,7 +139,7 @@ def test_file_without_train_data_raises(line):
     )
 
 
-@pytest.mark.parametrize("name", ["prepare_data", "eval_data", "augment", "collate"])
+@pytest.mark.parametrize("name", ["prepare_data", "eval_data", "augment", "collate", "callbacks"])
 def test_optional_part_that_is_no_function_raises(name):
     path = write_job(CONFIG + DATA + f"{name} = [1]\n")
     assert message_of(path) == f"job.py: {name} must be a function, got list."
@@ -199,3 +200,9 @@ def test_choose_framework_without_one_to_take_raises(text, wanted, message):
     with pytest.raises(ConfigError) as caught:
         job.choose_framework(wanted)
     assert str(caught.value) == message
+
+
+def test_the_digest_knows_the_own_options(write_job):
+    path = write_job("import hvdtrain\nSIZE = hvdtrain.option('size', 1)\n" + CONFIG + DATA)
+    digests = {load_job(path, GivenOptions(values)).digest for values in ({}, {"size": "1"}, {"size": "2"})}
+    assert len(digests) == 2
