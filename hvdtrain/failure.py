@@ -18,6 +18,8 @@ from typing import NoReturn
 
 from hvdtrain.communicator import Communicator, connect, launched_as
 from hvdtrain.errors import ElsewhereError, HvdTrainError
+from hvdtrain.quiet import write_error
+from hvdtrain.telling import framed
 
 #: How long a rank that is not the one to report waits for the launcher to end it.
 _WAIT_S = 10.0
@@ -43,7 +45,7 @@ def report_and_abort(error: BaseException, communicator: Communicator) -> NoRetu
     # Lower hosts first, so that of several hosts that fail at once one gets to report.
     time.sleep(min(0.2 * communicator.topology.cross_rank, 2.0))
     if not isinstance(error, ElsewhereError) and _is_first_to_report(communicator.job_id):
-        _write(_report(error, str(communicator.topology)))
+        write_error(framed(_report(error, str(communicator.topology))))
     else:
         time.sleep(_WAIT_S)
     communicator.abort(code)
@@ -53,15 +55,18 @@ def leave(error: HvdTrainError) -> NoReturn:
     """Print an error that all ranks share, once, and leave with its exit code.
 
     A launcher ends the other ranks as soon as one has left, so the root prints first and the others wait to be
-    ended. The root leaves without finalising MPI, which would wait for them.
+    ended. The root leaves without finalising MPI, which would wait for them; MPICH's mpirun keeps the code only of a
+    rank that aborts.
     """
     rank, size, _ = launched_as()
     if rank == 0:
-        _write(f"hvdtrain: error: {error}\n")
+        write_error(framed(f"hvdtrain: error: {error}\n"))
     if size == 1:
         sys.exit(error.exit_code)
     if rank != 0:
         time.sleep(_WAIT_S)
+    if connect.cache_info().currsize:
+        connect().abort(error.exit_code)
     os._exit(error.exit_code)
 
 
@@ -116,9 +121,3 @@ def _is_first_to_report(job_id: str) -> bool:
 
 
 _claim: socket.socket | None = None
-
-
-def _write(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(text)  # one write: launchers tag every write
-    sys.stderr.flush()

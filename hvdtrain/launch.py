@@ -1,27 +1,22 @@
-"""Turn a launch request into one mpirun command and run it.
+"""Turn a launch request into one mpirun command, in the words of four kinds of mpirun.
 
-Owns the four spellings of mpirun, and the signals and exit code of the child. It knows no framework and
-never starts MPI in its own process, so that a launch begins at once.
+It knows no framework and never starts MPI in its own process, so that a launch begins at once.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from hvdtrain.errors import ConfigError
 from hvdtrain.hosts import Host, join_hosts, parse_hostfile, parse_hosts
+from hvdtrain.ssh import SSH_ARGS, require_on_path
 
 EXAMPLE = "hvdtrain launch -np 2 -- python train.py"
 
@@ -31,15 +26,10 @@ EXPORTED = re.compile(r"(HOROVOD|OMPI_MCA|OMP|HVDTRAIN|TF|NCCL|MKL|CUDA|KERAS)_\
 #: Open MPI spins while it waits and takes the cores from the arithmetic: 304 ms a step against 160.
 YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
-SSH_ARGS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-
 #: Each of these says that a batch system, or the user, has chosen how mpirun reaches the hosts.
 OWN_TRANSPORT = re.compile(
     "SLURM_JOB_ID|PBS_JOBID|LSB_JOBID|PE_HOSTFILE|(OMPI|PRTE)_MCA_plm|(I_MPI_)?HYDRA_(LAUNCH|BOOTSTRAP)"
 )
-
-# SIGHUP too: mpirun has its own session, so a closed terminal does not reach it.
-_RELAYED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -180,30 +170,10 @@ def find_added(request: LaunchRequest, flavour: str, environ: Mapping[str, str])
 
 def find_flavour() -> str:
     """Ask the mpirun on PATH what it is; a missing or unknown one is a ConfigError."""
-    _require_on_path("mpirun")
+    require_on_path("mpirun")
     command = ["mpirun", "--version"]
     done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603  # the MPI that the user chose
     return detect_flavour(done.stdout + done.stderr)
-
-
-def run_launch(request: LaunchRequest) -> int:
-    """Run the request under mpirun, output straight through; what is missing is a ConfigError.
-
-    Returns the exit code of mpirun, or 128 + signal when a signal ended the job. Call it in the main
-    thread: SIGTERM, SIGINT and SIGHUP are passed on to mpirun.
-    """
-    # Only a launch on this machine alone can know what its ranks will find.
-    is_local = all(host.is_local for host in request.hosts)
-    if is_local and shutil.which(request.command[0]) is None:
-        raise ConfigError(
-            "launch: the program must be on PATH or a path to an executable, "
-            f"got {request.command[0]!r}. For example: {EXAMPLE}."
-        )
-    flavour = find_flavour()
-    if request.has_ssh:
-        _require_answers([host.name for host in request.hosts if not host.is_local])
-    added = find_added(request, flavour, os.environ)
-    return _run_child(build_mpirun_command(request, flavour), {**os.environ, **added})
 
 
 def _build_intel_command(request: LaunchRequest, names: Sequence[str]) -> list[str]:
@@ -220,78 +190,3 @@ def _build_intel_command(request: LaunchRequest, names: Sequence[str]) -> list[s
             command += [*separator, "-n", str(num_ranks), "-host", host.name, *request.command]
         left -= num_ranks
     return command
-
-
-def _require_on_path(program: str) -> None:
-    if shutil.which(program) is None:
-        raise ConfigError(
-            f"launch: {program} must be on PATH, got {os.environ.get('PATH', '')!r}. "
-            "Install it with docker/install.sh, or add its folder to PATH."
-        )
-
-
-def _require_answers(names: Sequence[str]) -> None:
-    """Refuse hosts that ssh does not reach, all in one message."""
-    _require_on_path("ssh")
-    with ThreadPoolExecutor(max_workers=64) as pool:
-        reasons = list(pool.map(_probe_host, names))
-    silent = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
-    if silent:
-        got = ", ".join(f"{name!r} ({reason})" for name, reason in silent.items())
-        example = shlex.join(["ssh", *SSH_ARGS, next(iter(silent)), "true"])
-        raise ConfigError(
-            "launch: each host must answer ssh without a password, "
-            f"got no answer from {got}. Make this succeed: {example}."
-        )
-
-
-def _probe_host(name: str) -> str:
-    """Return why ssh does not reach a host, or an empty text."""
-    command = ["ssh", *SSH_ARGS, name, "true"]
-    try:
-        # ConnectTimeout does not cover the login, so the probe has a limit of its own.
-        done = subprocess.run(  # noqa: S603  # a name is never an option, see _HOST
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=14
-        )
-    except subprocess.TimeoutExpired:
-        return "silent for 14 s"
-    said = done.stderr.strip() or f"exit code {done.returncode}"
-    return said.splitlines()[-1].strip(" .") if done.returncode else ""
-
-
-def _run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run a command in its own session, pass signals on to it, and return its exit code."""
-    received: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
-
-    def relay(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        if process is not None:
-            process.send_signal(_passed_on(number, len(received)))
-
-    # What the shell told this process to ignore, as nohup does, stays ignored.
-    before = {number: signal.getsignal(number) for number in _RELAYED_SIGNALS}
-    relayed = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in relayed:
-        signal.signal(number, relay)
-    try:
-        process = subprocess.Popen(command, env=environ, start_new_session=True)  # noqa: S603  # typed by the user
-        for count, early in enumerate(list(received), 1):
-            process.send_signal(_passed_on(early, count))
-        code = process.wait()
-    finally:
-        for number in relayed:
-            signal.signal(number, before[number])
-    if code < 0:
-        return 128 - code
-    # Open MPI 4 ends with 1 when a signal ended it.
-    return 128 + received[0] if received and code else code
-
-
-def _passed_on(number: int, count: int) -> int:
-    """Return what mpirun gets for the launcher's ``count``-th signal.
-
-    mpirun ends its ranks about a second after SIGTERM; SIGUSR1 it only passes on, and a rank that trains then
-    finishes its step and saves. A second signal goes through as it is.
-    """
-    return signal.SIGUSR1 if count == 1 else number

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hvdtrain import checkpoint
+from hvdtrain.batching import resolve_batch_sizes
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import CheckpointError
+from hvdtrain.manifest import find_resume_fault
+from hvdtrain.plain_files import open_plain
 from hvdtrain.plan import RunPlan
+from hvdtrain.telling import FIRST_RANKS, LAUNCHER, RESTART
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +45,40 @@ class ResumeRequest:
         is_wanted: Take the newest valid checkpoint of the run folder; start fresh when there is none.
         path: Take this checkpoint instead.
         allows_config_change: Let settings differ that change the updates.
+        is_restart: The launcher has launched the job again: take the newest valid checkpoint that the earlier attempts
+            have left in the run folder, and what was asked for only where they left none.
+        launch_id: Names the launch in all its attempts; empty without ``hvdtrain launch``.
     """
 
     is_wanted: bool = False
     path: Path | None = None
     allows_config_change: bool = False
+    is_restart: bool = False
+    launch_id: str = ""
+
+    def in_launch(self, environ: Mapping[str, str]) -> ResumeRequest:
+        """Return this request with what a launcher says in the environment."""
+        is_restart = environ.get(RESTART, "") not in ("", "0")
+        return replace(self, is_restart=is_restart, launch_id=environ.get(LAUNCHER, ""))
+
+    def may_continue(self, run_dir: Path) -> bool:
+        """Return whether a run folder may hold a run; after a restart, only one of the same launch."""
+        if self.is_wanted or not self.is_restart:
+            return self.is_wanted
+        try:
+            with open_plain(run_dir / _SIGNATURE) as stream:
+                return stream.read(len(self.launch_id) + 1) == self.launch_id.encode()
+        except OSError:
+            return not self.launch_id
+
+    def sign(self, run_dir: Path) -> None:
+        """Note in the run folder which launch it belongs to."""
+        if self.launch_id:
+            unfinished = run_dir / f"{_SIGNATURE}.tmp"
+            unfinished.unlink(missing_ok=True)
+            with unfinished.open("x") as stream:
+                stream.write(self.launch_id)
+            os.replace(unfinished, run_dir / _SIGNATURE)
 
     def find(self, folder: Path | None) -> Found | None:
         """Return the checkpoint to continue from; ``None`` for a fresh start.
@@ -52,9 +86,10 @@ class ResumeRequest:
         Raises:
             CheckpointError: The one asked for is damaged, or there are some and none is whole.
         """
-        if self.path is not None:
+        has_own = self.is_restart and folder is not None and bool(checkpoint.list_checkpoints(folder))
+        if self.path is not None and not has_own:
             return _found(checkpoint.load(self.path))
-        if not self.is_wanted or folder is None:
+        if not (self.is_wanted or self.is_restart) or folder is None:
             return None
         found = checkpoint.find_latest(folder)
         if found is None:
@@ -67,6 +102,9 @@ class ResumeRequest:
         return _found(found)
 
 
+#: A file in the run folder that names its launch.
+_SIGNATURE = ".launch"
+
 #: Parts of a manifest that a run is continued from.
 _NEEDED = ("config", "counters", "data", "eval_row", "ledgers", "patience", "plan", "recorder")
 
@@ -78,16 +116,47 @@ def _found(read: checkpoint.Checkpoint) -> Found:
             f"resume: {read.path} must hold where its run stood, got none of {', '.join(missing)}. "
             "Start from its weights with --init-from."
         )
+    fault = find_resume_fault(read.manifest)
+    if fault is not None:
+        raise CheckpointError(
+            f"resume: {fault}, got something else in {read.path}. Start from its weights with --init-from."
+        )
     return Found(read.path, read.manifest)
 
 
-def settings_to_continue(config: TrainConfig, manifest: Mapping[str, Any]) -> TrainConfig:
+def settings_to_continue(config: TrainConfig, manifest: Mapping[str, Any], size: int) -> TrainConfig:
     """Return ``config`` with the global batch of the run, which another number of ranks must not change."""
-    if config.global_batch_size is not None:
+    global_batch_size = manifest["plan"]["sizes"]["global_batch_size"]
+    return _with_global_batch(config, global_batch_size, is_other_size=manifest["size"] != size)
+
+
+def settings_to_restart(config: TrainConfig, size: int, environ: Mapping[str, str]) -> TrainConfig:
+    """Return ``config`` with the global batch of the launch's first attempt, where that had other ranks.
+
+    Args:
+        config: The settings.
+        size: Ranks of this attempt.
+        environ: Tells the ranks of the first one.
+    """
+    first_size = int(environ.get(FIRST_RANKS, size))
+    if first_size == size:
         return config
-    return config.replace(
-        global_batch_size=manifest["plan"]["sizes"]["global_batch_size"], backward_passes_per_step=None
+    sizes = resolve_batch_sizes(
+        size=first_size,
+        global_batch_size=config.global_batch_size,
+        batch_size=config.batch_size,
+        backward_passes_per_step=config.backward_passes_per_step,
     )
+    return _with_global_batch(config, sizes.global_batch_size, is_other_size=True)
+
+
+def _with_global_batch(config: TrainConfig, global_batch_size: int, *, is_other_size: bool) -> TrainConfig:
+    """Fix the global batch; the passes follow where all three numbers were given for another number of ranks."""
+    if config.global_batch_size is None:
+        return config.replace(global_batch_size=global_batch_size, backward_passes_per_step=None)
+    if is_other_size and None not in (config.batch_size, config.backward_passes_per_step):
+        return config.replace(backward_passes_per_step=None)
+    return config
 
 
 def require_same_run(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hvdtrain.launch_forms import LaunchForm
+
 #: What follows the program belongs to it, also where it looks like an option of ours.
 CONTEXT = {"allow_interspersed_args": False}
 
@@ -22,7 +24,16 @@ def launch(
     hostfile: Annotated[
         Path | None, typer.Option("--hostfile", help="The same as a file: one 'host slots=N' a line.")
     ] = None,
-    print_command: Annotated[bool, typer.Option("--print-command", help="Print the mpirun command and stop.")] = False,
+    restarts: Annotated[
+        int, typer.Option("--restarts", min=0, help="After a failure, launch again and resume, up to so many times.")
+    ] = 0,
+    launcher_log: Annotated[
+        Path | None,
+        typer.Option("--launcher-log", help="File for mpirun's own words; hvdtrain/launch.log if left out."),
+    ] = None,
+    form: Annotated[
+        LaunchForm | None, typer.Option("--print", help="Print the command or file for this launcher, and stop.")
+    ] = None,
 ) -> None:
     """Start a program on several ranks with mpirun.
 
@@ -30,15 +41,12 @@ def launch(
 
     'python' and 'hvdtrain' mean this very interpreter, on each host.
     """
-    import os
-    import shlex
-
-    from hvdtrain.launch import build_mpirun_command, find_added, find_flavour, make_request, run_launch
+    from hvdtrain.launch import make_request
+    from hvdtrain.launch_forms import write_form
+    from hvdtrain.restarts import run_launch
 
     request = make_request(num_ranks, command or [], hosts=hosts, hostfile=hostfile)
-    if print_command:
-        flavour = find_flavour()
-        words = [f"{name}={shlex.quote(value)}" for name, value in find_added(request, flavour, os.environ).items()]
-        typer.echo(" ".join([*words, shlex.join(build_mpirun_command(request, flavour))]))
+    if form is not None:
+        typer.echo(write_form(form, request, command or []).rstrip("\n"))
         raise typer.Exit(0)
-    raise typer.Exit(run_launch(request))
+    raise typer.Exit(run_launch(request, restarts=restarts, log_path=launcher_log))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hvdtrain import launch as launch_module
+from hvdtrain import restarts as restarts_module
 from hvdtrain.cli.launch import CONTEXT
 from hvdtrain.cli.launch import launch as launch_command
 from hvdtrain.errors import ConfigError
@@ -23,7 +22,6 @@ from hvdtrain.launch import (
     find_flavour,
     make_request,
     resolve_program,
-    run_launch,
 )
 from tests.harness import run_command
 
@@ -217,37 +215,9 @@ def test_find_flavour_without_mpirun_raises(monkeypatch):
     )
 
 
-def test_run_launch_with_unknown_program_raises():
-    with pytest.raises(ConfigError) as caught:
-        run_launch(LaunchRequest(2, TWO_LOCAL, ("no-such-program",)))
-    assert str(caught.value) == (
-        "launch: the program must be on PATH or a path to an executable, got 'no-such-program'. "
-        "For example: hvdtrain launch -np 2 -- python train.py."
-    )
-
-
-def test_run_launch_with_silent_hosts_names_each(monkeypatch, tmp_path):
-    fakes = {
-        "mpirun": "echo 'mpirun (Open MPI) 4.1.4'",
-        "ssh": 'case "$5" in worker2) exit 0;; esac; echo "ssh: connect to $5: timed out." >&2; exit 255',
-    }
-    for name, body in fakes.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    hosts = (Host("localhost", 1), Host("worker1", 1), Host("worker2", 1), Host("worker3", 1))
-    with pytest.raises(ConfigError) as caught:
-        run_launch(LaunchRequest(4, hosts, ("/p",), has_ssh=True))
-    assert str(caught.value) == (
-        "launch: each host must answer ssh without a password, got no answer from "
-        "'worker1' (ssh: connect to worker1: timed out), 'worker3' (ssh: connect to worker3: timed out). "
-        f"Make this succeed: ssh {SSH} worker1 true."
-    )
-
-
 def test_import_loads_no_framework_and_no_mpi():
     code = (
-        "import sys, hvdtrain.launch; print({'torch', 'tensorflow', 'horovod', 'mpi4py', 'numpy'} & set(sys.modules))"
+        "import sys, hvdtrain.restarts; print({'torch', 'tensorflow', 'horovod', 'mpi4py', 'numpy'} & set(sys.modules))"
     )
     done = run_command([sys.executable, "-c", code], timeout_s=TIME_LIMIT_S)
     assert done.stdout == "set()\n"
@@ -273,23 +243,11 @@ def run_cli(*arguments):
 )
 def test_cli_leaves_the_options_of_the_program_alone(monkeypatch, arguments):
     requests = []
-    monkeypatch.setattr(launch_module, "run_launch", lambda request: requests.append(request) or 7)
+    monkeypatch.setattr(restarts_module, "run_launch", lambda request, **options: requests.append(request) or 7)
     assert run_cli(*arguments).exit_code == 7
     assert requests[0].num_ranks == 2
     assert requests[0].hosts == (Host("a", 2),)
     assert requests[0].command == ("prog", "-np", "9", "--", "-H")
-
-
-def test_cli_print_command_prints_shell_text_and_starts_nothing(monkeypatch):
-    monkeypatch.setattr(launch_module, "find_flavour", lambda: "mpich")
-    for name in list(os.environ):
-        monkeypatch.delenv(name)
-    result = run_cli("-np", "2", "--print-command", "--", "prog", "a b", "$HOME")
-    assert result.exit_code == 0
-    assert result.output == (
-        "OMPI_MCA_mpi_yield_when_idle=1 mpirun -np 2 -hosts localhost:2 -bind-to none -map-by slot "
-        "-genvlist OMPI_MCA_mpi_yield_when_idle prog 'a b' '$HOME'\n"
-    )
 
 
 def test_cli_without_program_propagates_the_error():

@@ -298,5 +298,5 @@ def test_every_setting_is_either_free_or_fixed():
     ],
 )
 def test_settings_to_continue_keep_the_global_batch_that_nobody_changed(given, expected):
-    config = settings_to_continue(TrainConfig(**given), MANIFEST)
+    config = settings_to_continue(TrainConfig(**given), {**MANIFEST, "size": 1}, 1)
     assert (config.global_batch_size, config.batch_size, config.backward_passes_per_step) == expected
