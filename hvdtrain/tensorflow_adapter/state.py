@@ -1,4 +1,4 @@
-"""Portable state of a Keras model and optimizer: names, broadcast, export, import."""
+"""Portable state of a Keras model and optimizer: names, export, import; loads without Horovod."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
@@ -47,6 +46,18 @@ class NamedVariables:
                 name = self.name_of[id(owner)]
                 yield f"{name}/{slot}", variable, self.layouts[name]
 
+    def native_slots(self, optimizer: Any) -> Iterator[tuple[str, Any]]:
+        """Yield ``(portable name, variable)`` of all that a native optimizer keeps, in Keras's layout.
+
+        Keras's own paths hold numbers that count how many models and optimizers the process has made before, and
+        are not always distinct.
+        """
+        owners = {f"{v.path.replace('/', '_')}_": self.name_of[id(v)] for v in optimizer._trainable_variables}
+        for index, variable in enumerate(optimizer.variables):
+            prefix = max((p for p in owners if variable.name.startswith(p)), key=len, default="")
+            owned = f"/{owners[prefix]}/{variable.name.removeprefix(prefix)}" if prefix else ""
+            yield f"native/{index}{owned}", variable
+
     def shapes(self, optimizer: Any) -> dict[str, tuple[int, ...]]:
         """Return the portable shape of every weight and slot."""
         state = export_state(self, optimizer)
@@ -54,12 +65,12 @@ class NamedVariables:
 
 
 def export_state(named: NamedVariables, optimizer: Any) -> PortableState:
-    """Return weights and slots as NumPy arrays in the neutral layout."""
-    weights = {name: named.layouts[name].to_portable(np.asarray(v.numpy())) for name, v in named.variables.items()}
-    slots = {name: layout.to_portable(np.asarray(v.numpy())) for name, v, layout in named.slots(optimizer)}
+    """Return weights and slots as NumPy arrays in the neutral layout, in the memory of the model where they can be."""
+    weights = {name: named.layouts[name].to_portable(_values(v)) for name, v in named.variables.items()}
+    slots = {name: layout.to_portable(_values(v)) for name, v, layout in named.slots(optimizer)}
     counted = getattr(optimizer, "definition", None)
-    if counted is None:  # a native optimizer: its variables under Keras's own paths
-        slots |= {f"native/{v.path}": np.asarray(v.numpy()) for v in optimizer.variables}
+    if counted is None:
+        slots |= {name: _values(v) for name, v in named.native_slots(optimizer)}
     elif counted.name != "sgd":
         for variable in optimizer._trainable_variables:
             name = named.name_of[id(variable)]
@@ -76,32 +87,26 @@ def import_state(state: PortableState, named: NamedVariables, optimizer: Any) ->
     if not state.slots:
         have = {name: have[name] for name in named.variables}
     require_same_tensors("import_state", have, given, optional=counts)
-    for name, variable in named.variables.items():
-        variable.assign(named.layouts[name].from_portable(state.weights[name], tuple(variable.shape)))
+    _assign_weights(state, named)
     for name, variable, layout in named.slots(optimizer) if state.slots else ():
         variable.assign(layout.from_portable(state.slots[name], tuple(variable.shape)))
-    for variable in optimizer.variables:
-        if f"native/{variable.path}" in state.slots:
-            variable.assign(state.slots[f"native/{variable.path}"])
+    for name, variable in named.native_slots(optimizer):
+        if name in state.slots:
+            variable.assign(state.slots[name])
     counted = [int(array) for name, array in state.slots.items() if name.endswith("/step")]
     if counted:
         optimizer.iterations.assign(max(counted))
 
 
-def broadcast_variables(variables: Mapping[str, tf.Variable]) -> None:
-    """After this call every rank holds the root's values of ``variables``, in place, whatever their dtype."""
-    for name, variable in variables.items():
-        if variable.dtype == tf.string:
-            continue
-        value = tf.identity(variable)
-        wire = tf.cast(value, tf.uint8) if variable.dtype == tf.bool else value
-        wire = tf.bitcast(value, tf.uint16) if variable.dtype == tf.bfloat16 else wire
-        sent = hvd.broadcast(wire, root_rank=0, name=f"broadcast.{name}")
-        if variable.dtype == tf.bool:
-            sent = tf.cast(sent, tf.bool)
-        elif variable.dtype == tf.bfloat16:
-            sent = tf.bitcast(sent, tf.bfloat16)
-        variable.assign(sent)
+def load_weights(model: keras.Model, state: PortableState, names: Mapping[str, str]) -> None:
+    """Assign the weights of a portable state to a built model; a tensor without partner is refused."""
+    named = NamedVariables(model, names)
+    shapes = {name: named.layouts[name].to_portable(np.asarray(v)).shape for name, v in named.variables.items()}
+    given = {name: array.shape for name, array in state.weights.items()}
+    counts = [name for name in given if name.endswith("num_batches_tracked")]
+    require_same_tensors("load_weights", shapes, given, optional=counts)
+    _assign_weights(state, named)
+    finalize_tables(model)
 
 
 def running_statistics(model: keras.Model) -> list[keras.Variable]:
@@ -126,6 +131,11 @@ def finalize_tables(model: keras.Model) -> bool:
     for layer in adapted:
         layer.finalize_state()
     return bool(adapted)
+
+
+def _assign_weights(state: PortableState, named: NamedVariables) -> None:
+    for name, variable in named.variables.items():
+        variable.assign(named.layouts[name].from_portable(state.weights[name], tuple(variable.shape)))
 
 
 def _table_of(layer: keras.Layer) -> object | None:
@@ -185,3 +195,12 @@ def _layers_in(name: str, value: object) -> Iterator[tuple[str, keras.Layer]]:
     elif isinstance(value, dict):
         for key, part in value.items():
             yield from _layers_in(f"{name}.{key}", part)
+
+
+def _values(variable: Any) -> Any:
+    """Return the values of a variable, read-only, in its own memory; when it changes later, it takes other memory."""
+    tensor = tf.convert_to_tensor(variable)
+    try:
+        return np.asarray(memoryview(tensor))
+    except ValueError:  # a dtype that buffers do not know, such as bfloat16
+        return np.asarray(tensor.numpy())

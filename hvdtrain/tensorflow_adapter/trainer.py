@@ -27,6 +27,7 @@ from hvdtrain.hooks import Signature
 from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
+from hvdtrain.tensorflow_adapter.broadcast import broadcast_variables
 from hvdtrain.tensorflow_adapter.model import BoundModel, Scope, elements, leading_open, require
 from hvdtrain.tensorflow_adapter.optimizers import build_optimizer
 from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
@@ -53,13 +54,13 @@ class TensorFlowTrainer(Trainer):
 
     def prepare(self, probe: MicroBatch) -> Signature:
         """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped."""
-        self._model = _model_of(self.model)
+        self.built_model = _model_of(self.model)
         batch = self.make_batch(probe)
         metric_names = self._probe(batch)
-        self._loss = Scope(self._model, self.loss)
-        self._metrics = Scope(self._model, self.metrics) if self.metrics else None
-        self._named = portable_state.NamedVariables(self._model, self.names)
-        self._variables = list(self._model.trainable_variables)
+        self._loss = Scope(self.built_model, self.loss)
+        self._metrics = Scope(self.built_model, self.metrics) if self.metrics else None
+        self._named = portable_state.NamedVariables(self.built_model, self.names)
+        self._variables = list(self.built_model.trainable_variables)
         self._trained = self._names_of_trained()
         self._optimizer = wrap(self._native_optimizer() or build_optimizer(self.config), self.config.compression)
         self._rate = float(self._optimizer.learning_rate)
@@ -68,16 +69,16 @@ class TensorFlowTrainer(Trainer):
         return Signature(
             self.export_state().signature(),
             metric_names,
-            _notes(self._model),
-            portable_state.table_digests(self._model),
+            _notes(self.built_model),
+            portable_state.table_digests(self.built_model),
         )
 
     def broadcast_state(self) -> None:
         """After this call every rank holds the root's parameters, buffers and optimizer slots."""
         variables = {name: variable.value for name, variable in self._named.variables.items()}
         slots = {f"slot.{i}": variable.value for i, variable in enumerate(self._optimizer.variables)}
-        portable_state.broadcast_variables({**variables, **slots})
-        if portable_state.finalize_tables(self._model):
+        broadcast_variables({**variables, **slots})
+        if portable_state.finalize_tables(self.built_model):
             self._functions.clear()
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
@@ -91,6 +92,7 @@ class TensorFlowTrainer(Trainer):
         self._seed_dropout()
         for batch in micro_batches:
             self._traced("accumulate", self._accumulate, batch)(batch)
+        self.position.enter("reduce")
         rate = lr if self.optimizer is None else self._rate * lr / self.config.learning_rate
         sums, grad_norm, norms = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
         traced = dict(zip(self._used_names, norms.numpy().tolist(), strict=True)) if self.trace_every_steps else {}
@@ -99,7 +101,7 @@ class TensorFlowTrainer(Trainer):
     def is_finite(self, batch: Any) -> bool:
         """Return whether loss and gradient of this rank's ``batch`` are finite; reduces and changes nothing."""
         with tf.GradientTape() as tape:
-            values, weights = elements(self._loss(batch, training=True), self._model)
+            values, weights = elements(self._loss(batch, training=True), self.built_model)
             total = tf.reduce_sum(values * weights)
         gradients = tape.gradient(total, [variable.value for variable in self._variables])
         parts = [tf.convert_to_tensor(part) for part in (total, *gradients) if part is not None]
@@ -107,12 +109,12 @@ class TensorFlowTrainer(Trainer):
 
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
-        statistics = portable_state.running_statistics(self._model)
+        statistics = portable_state.running_statistics(self.built_model)
         for index, variable in enumerate(statistics):
             variable.assign(hvd.allreduce(tf.identity(variable.value), op=hvd.Average, name=f"statistics.{index}"))
         done = {id(variable) for variable in [*statistics, *self._variables]}
         others = {n: v.value for n, v in self._named.variables.items() if id(v) not in done}
-        portable_state.broadcast_variables(others)
+        broadcast_variables(others)
 
     def eval_step(self, batch: Any) -> dict[str, tuple[float, float]]:
         """Return ``{name: (weighted sum, sum of weights)}`` of loss and metrics in evaluation mode."""
@@ -126,7 +128,7 @@ class TensorFlowTrainer(Trainer):
     def import_state(self, state: PortableState) -> None:
         """After this call this rank holds ``state``."""
         portable_state.import_state(state, self._named, self._optimizer)
-        if portable_state.finalize_tables(self._model):
+        if portable_state.finalize_tables(self.built_model):
             self._functions.clear()
 
     def stop(self) -> None:
@@ -135,8 +137,8 @@ class TensorFlowTrainer(Trainer):
 
     # ------------------------------------------------------------------ parts of the hooks
     def _probe(self, batch: Any) -> tuple[str, ...]:
-        before = [(variable, variable.numpy()) for variable in self._model.variables]
-        bound = BoundModel(self._model, training=False)
+        before = [(variable, variable.numpy()) for variable in self.built_model.variables]
+        bound = BoundModel(self.built_model, training=False)
         size = len(tf.nest.flatten(batch)[0])
         require("loss", self.loss(bound, batch), size)
         metrics = self.metrics(bound, batch) if self.metrics else {}
@@ -150,7 +152,7 @@ class TensorFlowTrainer(Trainer):
         if self.optimizer is None or isinstance(self.optimizer, keras.optimizers.Optimizer):
             optimizer = self.optimizer
         else:
-            optimizer = self.optimizer(self._model)
+            optimizer = self.optimizer(self.built_model)
         return optimizer and _checked(optimizer)
 
     def _build_functions(self, batch: Any) -> None:
@@ -179,7 +181,7 @@ class TensorFlowTrainer(Trainer):
         """Add one micro-batch's gradients and loss sums into the variables of the step."""
         nominal = self._plan.sizes.global_batch_size
         with tf.GradientTape() as tape:
-            values, weights = elements(self._loss(batch, training=True), self._model)
+            values, weights = elements(self._loss(batch, training=True), self.built_model)
             weighted = values * weights
             # Dividing by a number known everywhere keeps half-precision sums in range.
             total = tf.reduce_sum(weighted) / nominal
@@ -221,17 +223,17 @@ class TensorFlowTrainer(Trainer):
         return sums, grad_norm, norms
 
     def _names_of_trained(self) -> list[str]:
-        return [self._named.name_of[id(variable)] for variable in self._model.trainable_variables]
+        return [self._named.name_of[id(variable)] for variable in self.built_model.trainable_variables]
 
     def _evaluate_batch(self, batch: Any) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        found = {"loss": elements(self._loss(batch, training=False), self._model)}
+        found = {"loss": elements(self._loss(batch, training=False), self.built_model)}
         for name, value in (self._metrics(batch, training=False) if self._metrics else {}).items():
             found[name] = elements(value)
         wide = {n: (tf.cast(v, tf.float64), tf.cast(w, tf.float64)) for n, (v, w) in found.items()}
         return {n: (tf.reduce_sum(v * w), tf.reduce_sum(w)) for n, (v, w) in wide.items()}
 
     def _seed_dropout(self) -> None:
-        for index, variable in enumerate(portable_state.seed_generators(self._model)):
+        for index, variable in enumerate(portable_state.seed_generators(self.built_model)):
             key = (self.config.seed, self.topology.rank, self.counters.global_step, index)
             variable.assign(np.random.SeedSequence(key).generate_state(2, np.uint32))
 

@@ -13,7 +13,8 @@ def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], co
     """Return ``optimizer`` wrapped by Horovod, summing all gradients as one group.
 
     One group has a fixed order of tensors, so the sums, and with three ranks or more their last bits, do not
-    depend on which gradient was ready first. State loaded before is lost by wrapping: slots come after.
+    depend on which gradient was ready first. Horovod makes a new optimizer; it gets copies of the slots that
+    ``optimizer`` has already, such as those that Adagrad makes when it is constructed.
     """
     wrapped = hvd.DistributedOptimizer(
         optimizer,
@@ -22,6 +23,9 @@ def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], co
         op=hvd.Sum,
         groups=1,
     )
+    wrapped.state.clear()
+    for parameter, slots in optimizer.state.items():
+        wrapped.state[parameter] = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in slots.items()}
     return _with_torch_signatures(wrapped)
 
 

@@ -1,15 +1,13 @@
-"""Portable state of a PyTorch model and optimizer: broadcast, export, import."""
+"""Portable state of a PyTorch model and optimizer: names, export, import; loads without Horovod."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import horovod.torch as hvd
 import numpy as np
 import torch
 
-from hvdtrain.communicator import Communicator
 from hvdtrain.portable import PortableState, require_same_tensors
 
 
@@ -39,45 +37,6 @@ def named_slots(
             state = optimizer.state.get(parameter, {})
             for slot in sorted(state):
                 yield f"{names[parameter]}/{slot}", state, slot
-
-
-def broadcast_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
-    """After this call every rank holds the root's values of ``tensors``, in place, whatever their dtype."""
-    handles = []
-    for name, tensor in tensors.items():
-        wire = _wire(tensor)
-        handles.append((hvd.broadcast_async_(wire, root_rank=0, name=f"broadcast.{name}"), wire, tensor))
-    for handle, wire, tensor in handles:
-        hvd.synchronize(handle)
-        if wire.data_ptr() != tensor.data_ptr():
-            tensor.copy_(wire.view(tensor.dtype).reshape(tensor.shape))
-
-
-def broadcast_slots(
-    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], communicator: Communicator
-) -> None:
-    """After this call every rank holds the root's optimizer state, slots that only the root had included.
-
-    Plain numbers and the shapes go over the control plane, tensors over Horovod; nothing makes a step, as
-    ``hvd.broadcast_optimizer_state`` does.
-    """
-    parameters = {name: parameter for parameter, name in names.items()}
-    plain = {name: _describe(state[slot]) for name, state, slot in named_slots(optimizer, names)}
-    wanted = communicator.broadcast(plain)
-    for name in set(plain) - set(wanted):
-        parameter, slot = name.rsplit("/", 1)
-        del optimizer.state[parameters[parameter]][slot]
-    tensors = {}
-    for name, (shape, value) in wanted.items():
-        parameter, slot = name.rsplit("/", 1)
-        state = optimizer.state[parameters[parameter]]
-        if shape is None:
-            state[slot] = value
-        elif name not in plain or plain[name] != (shape, value):
-            state[slot] = torch.empty(shape, dtype=value, device=parameters[parameter].device)
-        if shape is not None:
-            tensors[f"slot.{name}"] = state[slot]
-    broadcast_tensors(tensors)
 
 
 def export_state(
@@ -127,6 +86,16 @@ def import_state(
             holder[slot] = state.slots[name].item()
 
 
+def load_weights(model: torch.nn.Module, state: PortableState, names: Mapping[str, str]) -> None:
+    """Copy the weights of a portable state into a model; ``names`` is for Keras alone."""
+    tensors = {name: torch.from_numpy(array) for name, array in state.weights.items()}
+    tensors |= {alias: tensors[name] for alias, name in state.aliases.items()}
+    have = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    counts = [name for name in have if name.endswith("num_batches_tracked")]
+    require_same_tensors("load_weights", have, {n: tuple(t.shape) for n, t in tensors.items()}, optional=counts)
+    model.load_state_dict(tensors, strict=False)  # all but what is optional was found
+
+
 def _adopt_slots(state: PortableState, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
     parameters = {names[p]: p for group in optimizer.param_groups for p in group["params"]}
     for name, array in state.slots.items():
@@ -134,16 +103,6 @@ def _adopt_slots(state: PortableState, optimizer: torch.optim.Optimizer, names: 
         if owner in parameters and slot not in optimizer.state[parameters[owner]]:
             device = parameters[owner].device if array.shape == tuple(parameters[owner].shape) else "cpu"
             optimizer.state[parameters[owner]][slot] = torch.from_numpy(np.array(array)).to(device)
-
-
-def _describe(value: Any) -> tuple[torch.Size | None, Any]:
-    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (None, value)
-
-
-def _wire(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's bytes in a form that Horovod takes: it refuses bool, bfloat16, complex and strides."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat if flat.numel() == 0 else flat.view(torch.uint8)
 
 
 def _numpy(tensor: torch.Tensor) -> Any:

@@ -23,6 +23,7 @@ from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.torch_adapter import state as portable_state
+from hvdtrain.torch_adapter.broadcast import broadcast_slots, broadcast_tensors
 from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots
 from hvdtrain.torch_adapter.reduction import UsageHooks, release, wrap
 from hvdtrain.trainer import Trainer
@@ -58,13 +59,13 @@ class TorchTrainer(Trainer):
         self._optimizer = wrap(optimizer, self._names, self.config.compression)
         if self.optimizer is None:
             build_slots(self.config, self._optimizer)
-        return Signature(self.export_state().signature(), metric_names, _notes(self._model))
+        return Signature(self.export_state().signature(), metric_names, _notes(self.built_model))
 
     def broadcast_state(self) -> None:
         """After this call every rank holds the root's parameters, buffers and optimizer slots."""
-        tensors, _ = portable_state.model_tensors(self._model)
-        portable_state.broadcast_tensors(tensors)
-        portable_state.broadcast_slots(self._optimizer, self._names, self.communicator)
+        tensors, _ = portable_state.model_tensors(self.built_model)
+        broadcast_tensors(tensors)
+        broadcast_slots(self._optimizer, self._names, self.communicator)
 
     def make_batch(self, micro_batch: MicroBatch) -> Any:
         """Return the batch as tensors on this rank's device; structure and dtypes stay."""
@@ -74,7 +75,7 @@ class TorchTrainer(Trainer):
         """After this call every rank has made the same update, from one reduction."""
         nominal = self._plan.sizes.global_batch_size
         require_same_trained("train_step", self._trained, _trained(self._names))
-        self._model.train()
+        self.built_model.train()
         self._seed_dropout()
         num_passes = max(len(micro_batches), 1)
         self._optimizer.set_backward_passes_per_step(num_passes)
@@ -91,7 +92,9 @@ class TorchTrainer(Trainer):
             self._usage.end_pass()
         if not micro_batches:
             self._usage.end_pass()
+        self.position.enter("reduce")
         sums, used = self._reduce(votes.vector(float(loss_sum), float(weight_sum)))
+        self.position.enter("update")
         return self._update(sums, used, lr, nominal)
 
     def is_finite(self, batch: Any) -> bool:
@@ -105,18 +108,18 @@ class TorchTrainer(Trainer):
 
     def average_statistics(self) -> None:
         """After this call running statistics are the mean over ranks, and other buffers the root's."""
-        statistics = _running_statistics(self._model)
+        statistics = _running_statistics(self.built_model)
         for name, tensor in statistics.items():
             hvd.allreduce_(tensor, op=hvd.Average, name=f"statistics.{name}")
-        buffers = dict(self._model.named_buffers())
-        portable_state.broadcast_tensors({n: b for n, b in buffers.items() if n not in statistics})
+        buffers = dict(self.built_model.named_buffers())
+        broadcast_tensors({n: b for n, b in buffers.items() if n not in statistics})
 
     @torch.no_grad()
     def eval_step(self, batch: Any) -> dict[str, tuple[float, float]]:
         """Return ``{name: (weighted sum, sum of weights)}`` of loss and metrics in evaluation mode."""
-        self._model.eval()
+        self.built_model.eval()
         found = {"loss": self._losses(batch)}
-        for name, value in (self.metrics(self._model, batch) if self.metrics else {}).items():
+        for name, value in (self.metrics(self.built_model, batch) if self.metrics else {}).items():
             found[name] = _elements(value)
         return {
             name: ((values.double() * weights.double()).sum().item(), weights.double().sum().item())
@@ -125,13 +128,13 @@ class TorchTrainer(Trainer):
 
     def export_state(self) -> PortableState:
         """Return weights, buffers and optimizer slots under neutral names; arrays may share memory."""
-        return portable_state.export_state(self._model, self._optimizer, self._names)
+        return portable_state.export_state(self.built_model, self._optimizer, self._names)
 
     @torch.no_grad()
     def import_state(self, state: PortableState) -> None:
         """After this call this rank holds ``state``."""
         is_native = self.optimizer is not None
-        portable_state.import_state(state, self._model, self._optimizer, self._names, adopts_slots=is_native)
+        portable_state.import_state(state, self.built_model, self._optimizer, self._names, adopts_slots=is_native)
 
     def stop(self) -> None:
         """After this call the trainer holds no hook on the model; runs always."""
@@ -142,23 +145,23 @@ class TorchTrainer(Trainer):
 
     # ------------------------------------------------------------------ parts of the hooks
     def _build(self, batch: Any) -> tuple[tuple[str, ...], torch.optim.Optimizer]:
-        self._model = _model_of(self.model).to(self._device)
-        _refuse_sync_batch_norm(self._model)
+        self.built_model = _model_of(self.model).to(self._device)
+        _refuse_sync_batch_norm(self.built_model)
         metric_names = self._probe(batch)
-        _refuse_unsupported(self._model)
-        self._names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
+        _refuse_unsupported(self.built_model)
+        self._names: dict[torch.Tensor, str] = {p: name for name, p in self.built_model.named_parameters()}
         return metric_names, self._native_optimizer() or build_optimizer(self.config, self._names)
 
     def _probe(self, batch: Any) -> tuple[str, ...]:
         with torch.no_grad(), torch.random.fork_rng():
-            before = {name: tensor.clone() for name, tensor in _built_tensors(self._model).items()}
-            self._model.eval()
+            before = {name: tensor.clone() for name, tensor in _built_tensors(self.built_model).items()}
+            self.built_model.eval()
             size = _leading_size(batch)
-            _require("loss", self.loss(self._model, batch), size)
-            metrics = self.metrics(self._model, batch) if self.metrics else {}
+            _require("loss", self.loss(self.built_model, batch), size)
+            metrics = self.metrics(self.built_model, batch) if self.metrics else {}
             for name, value in metrics.items():
                 _require(f"metric {name!r}", value, size)
-            for name, tensor in _built_tensors(self._model).items():
+            for name, tensor in _built_tensors(self.built_model).items():
                 if name in before:
                     tensor.copy_(before[name])
         return ("loss", *metrics)
@@ -167,11 +170,11 @@ class TorchTrainer(Trainer):
         if self.optimizer is None or isinstance(self.optimizer, torch.optim.Optimizer):
             optimizer = self.optimizer
         else:
-            optimizer = self.optimizer(self._model)
+            optimizer = self.optimizer(self.built_model)
         return optimizer and _checked(optimizer, self._names)
 
     def _losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return _elements(self.loss(self._model, batch))
+        return _elements(self.loss(self.built_model, batch))
 
     def _seed_dropout(self) -> None:
         key = (self.config.seed, self.topology.rank, self.counters.global_step)
@@ -206,7 +209,7 @@ class TorchTrainer(Trainer):
                 group["lr"] = lr if self.optimizer is None else rate * lr / self.config.learning_rate
             with self._optimizer.skip_synchronize():
                 self._optimizer.step()
-        self._model.zero_grad()
+        self.built_model.zero_grad()
         return result
 
     def _trace(self, used: list[bool], norms: Sequence[torch.Tensor], scale: float) -> dict[str, float]:

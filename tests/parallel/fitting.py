@@ -48,7 +48,7 @@ class Fitter:
 
     def trainer(self, model: Any = None, *, kind: str = "Trainer", **arguments: Any) -> Any:
         """Return a trainer; settings of TrainConfig and arguments of the constructor may be mixed."""
-        names = ("loss", "metrics", "optimizer", "run_dir", "callbacks", "augment", "collate")
+        names = ("loss", "metrics", "optimizer", "run_dir", "callbacks", "augment", "collate", "init_from", "resume")
         own = {name: arguments.pop(name) for name in names if name in arguments}
         settings = {"learning_rate": LEARNING_RATE, "shuffle": False, **arguments}
         if "rule" in settings:  # the name of a canonical one, where ``optimizer`` is a native one

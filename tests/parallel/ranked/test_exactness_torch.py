@@ -162,21 +162,21 @@ def test_parameter_that_is_not_contiguous_trains_like_another(toy, rule):
     # Adam's first update is the rate; so is LAMB's, times |p| / |r| with r of ones.
     size = {"sgd": 0.15, "adam": 0.1, "lamb": 0.1 * np.linalg.norm(start) / np.sqrt(6)}[rule]
     np.testing.assert_allclose(run.weights["p"], start - size, atol=2e-6)
-    assert not run.trainer._model.p.is_contiguous()
+    assert not run.trainer.built_model.p.is_contiguous()
 
 
 def test_buffers_of_bool_bfloat16_and_strides_become_those_of_the_root(toy):
     run = toy.fit([1.0, 2.0], model=lambda: Strided(toy.rank), global_batch_size=2)
     found = {name: run.weights[name].tolist() for name in ("mask", "low", "turned")}
     assert found == {"mask": [True, True, False], "low": [1.5, -2.25], "turned": [[0.0, 2.0], [1.0, 3.0]]}
-    buffers = dict(run.trainer._model.named_buffers())
+    buffers = dict(run.trainer.built_model.named_buffers())
     assert (buffers["mask"].dtype, buffers["low"].dtype) == (torch.bool, torch.bfloat16)
 
 
 def test_frozen_bfloat16_parameter_becomes_that_of_the_root(toy):
     run = toy.fit([1.0, 2.0], model=lambda: Strided(toy.rank, torch.bfloat16, False), global_batch_size=2)
     np.testing.assert_array_equal(run.weights["p"], np.arange(6, dtype=np.float32).reshape(2, 3).T)
-    assert run.trainer._model.p.dtype == torch.bfloat16
+    assert run.trainer.built_model.p.dtype == torch.bfloat16
 
 
 def test_trained_bfloat16_parameter_is_refused_by_name(toy):
