@@ -1,7 +1,8 @@
-"""What may watch a run: the callback interface, and the built-in ones that print and write.
+"""What may watch a run: the callback interface.
 
-Callbacks run on every rank, in the order given; the built-in ones act on the root alone. One that raises ends
-the job. ``trainer.request_stop()`` in any hook, on any rank, stops all ranks together after the next step::
+Callbacks run on every rank, in the order given; the built-in ones come first and act on the root alone. One that
+raises ends the job. ``trainer.request_stop()`` in any hook, on any rank, stops all ranks together after the next
+step. A job file offers its own as ``def callbacks(): return [...]``::
 
     on_fit_begin
         for each epoch
@@ -10,11 +11,21 @@ the job. ``trainer.request_stop()`` in any hook, on any rank, stops all ranks to
             evaluation, then on_evaluate
             checkpoint, then on_checkpoint
     on_fit_end
+    close
+
+A checkpoint is written beside training, so ``on_checkpoint`` comes once it is committed, after one of the next
+steps or at the end, and on the root alone, which holds the files. A hook may read ``framework``, ``topology``,
+``config``, ``counters``, ``run_dir`` and ``communicator`` of the trainer. Whatever one rank decides alone must not
+lead to a collective operation.
+
+Built in are :class:`~hvdtrain.progress.Progress`, :class:`JsonLines`, :class:`~hvdtrain.tensorboard.TensorBoard` and
+:class:`~hvdtrain.trace.Trace`; :class:`~hvdtrain.mlflow_log.MlflowLog` on request. Early stopping, the best
+checkpoint and the time limit are settings, because all ranks must decide them together: ``early_stop_patience``,
+``keep_best``, ``max_time_s``.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +37,6 @@ if TYPE_CHECKING:
     from hvdtrain.trainer import Trainer
 
 Row = Mapping[str, Any]
-
-_log = logging.getLogger("hvdtrain.progress")
 
 
 @dataclass(frozen=True)
@@ -63,32 +72,13 @@ class Callback:
         """Run after an evaluation with its row of metrics, equal on all ranks."""
 
     def on_checkpoint(self, trainer: Trainer, path: Path) -> None:
-        """Run after a checkpoint was committed."""
+        """Run on the root after a checkpoint was committed; no other rank holds one, or knows when."""
 
     def on_fit_end(self, trainer: Trainer, summary: Row) -> None:
         """Run after the last step, evaluation and checkpoint."""
 
     def close(self) -> None:
         """Release what the callback holds; runs always, also after an error."""
-
-
-class Progress(Callback):
-    """One plain line per row of metrics, through the ``hvdtrain.progress`` logger."""
-
-    def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
-        """Log the row of training metrics."""
-        if report.row is not None:
-            self._line(trainer, report.row)
-
-    def on_evaluate(self, trainer: Trainer, row: Row) -> None:
-        """Log the row of an evaluation."""
-        self._line(trainer, row)
-
-    def _line(self, trainer: Trainer, row: Row) -> None:
-        if trainer.topology.is_root:
-            shown = {k: v for k, v in row.items() if k not in ("event", "epoch", "global_step", "samples_seen")}
-            values = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
-            _log.info("%-5s epoch %d  step %d  %s", row["event"], row["epoch"], row["global_step"], values)
 
 
 class JsonLines(Callback):
@@ -107,7 +97,3 @@ class JsonLines(Callback):
         """Append the row of an evaluation."""
         if self._folder is not None:
             self._folder.append_row(row)
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

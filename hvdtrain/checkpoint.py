@@ -1,7 +1,8 @@
 """Checkpoints on disk: a folder per step, written whole or not at all, verified when read.
 
 ``step-00000042/`` holds ``manifest.json``, ``model.safetensors`` and ``optimizer.safetensors``. It is written
-under another name, synced, and renamed, so that readers only ever see committed ones. No pickle anywhere.
+under another name, synced, and renamed, so that readers only ever see committed ones. No pickle anywhere, and
+nothing in a checkpoint is trusted: links are refused, sizes are bounded, damage is an error that names the file.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
-
 from hvdtrain.errors import CheckpointError
+from hvdtrain.manifest import FILES, find_fault
+from hvdtrain.plain_files import printable, read_json
 from hvdtrain.portable import PortableState
+from hvdtrain.tensor_file import read_tensors, write_tensors
 
 #: Number of the layout described here; raised when an older reader would misread a newer folder.
 FORMAT = 1
 
-_NAME = re.compile(r"step-(\d{8,})")
-_FILES = ("model.safetensors", "optimizer.safetensors")
+_NAME = re.compile(r"step-(\d{8,})(\.tmp-old)?")
+#: Ends the name of a checkpoint while another one of the same step takes its place.
+_REPLACED = ".tmp-old"
+
+#: Of a manifest; real ones take a few thousand. Bounds what a hostile one makes of memory.
+_MAX_BYTES = 1 << 22
+
+#: Damaged checkpoints that a message tells of.
+_MAX_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -50,14 +58,36 @@ def checkpoint_name(global_step: int) -> str:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the committed checkpoints of a folder, oldest first; unfinished ones are not seen."""
+    """Return the committed checkpoints of a folder, oldest first; unfinished ones are not seen.
+
+    One that a kill caught while it was being replaced is found under the name that it had at that moment.
+
+    Raises:
+        CheckpointError: The folder is a link.
+    """
+    if folder.is_symlink():
+        raise CheckpointError(f"checkpoints: {folder} must be a folder, got a link. Name the folder it leads to.")
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    found: dict[int, Path] = {}
+    for path in folder.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            continue
+        if match[2] is None:
+            found[int(match[1])] = path
+        else:
+            found.setdefault(int(match[1]), path)
+    return [path for _, path in sorted(found.items())]
 
 
-def commit(folder: Path, global_step: int, state: PortableState, manifest: Mapping[str, Any]) -> Path:
+def commit(
+    folder: Path,
+    global_step: int,
+    state: PortableState,
+    manifest: Mapping[str, Any],
+    on_bytes: Callable[[int], None] = lambda count: None,
+) -> Path:
     """Write the checkpoint of a step and return its folder.
 
     After this call either the whole folder stands under its final name, synced to disk, or nothing does.
@@ -67,9 +97,10 @@ def commit(folder: Path, global_step: int, state: PortableState, manifest: Mappi
         global_step: Optimizer updates so far.
         state: Weights and slots.
         manifest: What else belongs to the step; JSON values. Format, aliases and digests are added.
+        on_bytes: Told of the bytes of each piece that was written.
 
     Raises:
-        CheckpointError: The disk is full, read-only, or otherwise refuses.
+        CheckpointError: The disk is full, read-only, or otherwise refuses; or a tensor has a dtype of no file.
     """
     final = folder / checkpoint_name(global_step)
     unfinished = folder / f"{final.name}.tmp-{os.getpid()}"
@@ -77,25 +108,20 @@ def commit(folder: Path, global_step: int, state: PortableState, manifest: Mappi
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        for name, tensors in zip(_FILES, (state.weights, state.slots), strict=True):
-            save_file({key: np.asarray(array, order="C") for key, array in tensors.items()}, unfinished / name)
-        files = {name: _describe(unfinished / name) for name in _FILES}
-        whole = {"format": FORMAT, **manifest, "aliases": state.aliases, "files": files}
-        whole["digest"] = _digest_of(whole)
-        (unfinished / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
-        _sync_folder(unfinished)
-        replaced = folder / f"{final.name}.tmp-old"
-        if final.exists():  # a run that resumed before this step reaches it again
-            final.rename(replaced)
-        unfinished.rename(final)
-        _sync(folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
+        tensors = zip(FILES, (state.weights, state.slots), strict=True)
+        files = {name: write_tensors(unfinished / name, arrays, on_bytes) for name, arrays in tensors}
+        _write_manifest(unfinished / "manifest.json", {**manifest, "aliases": state.aliases, "files": files})
+        _sync(unfinished)
+        _put_in_place(unfinished, final)
+    except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointError(
             f"commit: a checkpoint must be written whole, got {type(error).__name__}: {error} at {final}. "
             "Earlier checkpoints are intact; make room or choose another --run-dir."
         ) from error
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     return final
 
 
@@ -106,19 +132,8 @@ def load(path: Path) -> Checkpoint:
         CheckpointError: A file is missing, damaged, or of a newer format; the message names it.
     """
     manifest = read_manifest(path)
-    tensors = []
-    for name in _FILES:
-        file = path / name
-        try:
-            found = _describe(file)
-            if found != manifest["files"][name]:
-                raise CheckpointError(f"load: {file} does not match its digest in the manifest.")
-            tensors.append(load_file(file))
-        except (OSError, SafetensorError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"load: {file} cannot be read: {type(error).__name__}: {error}. Use an older checkpoint."
-            ) from error
-    weights, slots = tensors
+    weights, slots = (read_tensors(path / name, manifest["files"][name]) for name in FILES)
+    require_aliases(path, manifest["aliases"], weights)
     return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"], _updates(manifest)))
 
 
@@ -128,20 +143,42 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: There is no manifest, or one that this version cannot read.
     """
+    if path.is_symlink():
+        raise CheckpointError(f"load: {path} must be a folder, got a link. Name the folder it leads to.")
     file = path / "manifest.json"
     try:
-        manifest = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"load: {file} cannot be read: {error}. Use an older checkpoint.") from error
+        manifest = read_json(file, max_bytes=_MAX_BYTES)
+    except (OSError, ValueError) as error:
+        text = str(error) if isinstance(error, OSError) else printable(error)
+        raise CheckpointError(f"load: {file} cannot be read: {text}. Use an older checkpoint.") from error
     number = manifest.get("format") if isinstance(manifest, dict) else None
-    if number != FORMAT:
-        raise CheckpointError(f"load: format must be {FORMAT}, got {number!r} in {file}. Use a newer hvdtrain.")
+    if type(number) is not int or number != FORMAT:
+        raise CheckpointError(
+            f"load: format must be {FORMAT}, got {printable(repr(number), 20)} in {file}. Use a newer hvdtrain."
+        )
     if not all(isinstance(manifest.get(key), dict) for key in ("aliases", "files")):
         raise CheckpointError(f"load: {file} lacks files or aliases. Use an older checkpoint.")
     digest = manifest.pop("digest", None)
-    if digest != _digest_of(manifest):
+    try:
+        is_whole = digest == _digest_of(manifest)
+    except RecursionError:  # what reads takes one more level than what writes
+        is_whole = False
+    if not is_whole:
         raise CheckpointError(f"load: {file} does not match its own digest. Use an older checkpoint.")
+    fault = find_fault(manifest)
+    if fault is not None:
+        raise CheckpointError(f"load: {fault}, got something else in {file}. Use an older checkpoint.")
     return dict(manifest)
+
+
+def require_aliases(path: Path, aliases: Mapping[str, Any], names: Collection[str]) -> None:
+    """Refuse aliases that stand for no tensor, or in the place of one.
+
+    Raises:
+        CheckpointError: One does.
+    """
+    if not all(name in names and alias not in names for alias, name in aliases.items()):
+        raise CheckpointError(f"load: {path} must alias tensors that it holds. Use an older checkpoint.")
 
 
 def find_latest(folder: Path) -> Checkpoint | None:
@@ -158,17 +195,79 @@ def find_latest(folder: Path) -> Checkpoint | None:
         except CheckpointError as error:
             errors.append(str(error))
     if errors:
-        raise CheckpointError(f"find_latest: no checkpoint of {folder} verifies. " + " ".join(errors))
+        more = [f"Nor do {len(errors) - _MAX_TOLD} older ones."] if len(errors) > _MAX_TOLD else []
+        told = " ".join([*errors[:_MAX_TOLD], *more])
+        raise CheckpointError(f"find_latest: no checkpoint of {folder} verifies. {told}")
     return None
 
 
 def remove_unfinished(folder: Path, *, newer_than: int) -> None:
-    """Remove what a killed run left half written, and checkpoints of steps that the continued run makes anew."""
+    """Remove what a killed run left half written, and checkpoints of steps that the continued run makes anew.
+
+    A checkpoint that was being replaced gets its name back.
+
+    Raises:
+        CheckpointError: The folder cannot be written.
+    """
+    paths = list_checkpoints(folder)
     for path in folder.glob("step-*.tmp-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in list_checkpoints(folder):
-        if int(path.name.removeprefix("step-")) > newer_than:
+        if path not in paths:
             shutil.rmtree(path, ignore_errors=True)
+    for path in paths:
+        name = path.name.removesuffix(_REPLACED)
+        if int(name.removeprefix("step-")) > newer_than:
+            remove(path)
+        elif name != path.name:
+            _rename_back(path, path.with_name(name))
+
+
+def remove(path: Path) -> None:
+    """Take a checkpoint away at once: whatever interrupts this, no half of it is taken for a whole one."""
+    gone = path.with_name(f"{path.name}.tmp-gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _write_manifest(file: Path, values: Mapping[str, Any]) -> None:
+    whole: dict[str, Any] = {"format": FORMAT, **values}
+    whole["digest"] = _digest_of(whole)
+    text = json.dumps(whole, indent=1).encode() + b"\n"
+    if len(text) > _MAX_BYTES:
+        raise CheckpointError(
+            f"commit: a manifest must stay below {_MAX_BYTES} bytes, got {len(text)}. Use fewer shards or notes."
+        )
+    with file.open("xb") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _put_in_place(unfinished: Path, final: Path) -> None:
+    """Give a complete folder its final name; one of the same step is whole under one of two names until then."""
+    replaced = final.with_name(f"{final.name}{_REPLACED}")
+    if final.exists():  # a run that resumed before this step reaches it again
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+    try:
+        unfinished.rename(final)
+    except OSError:
+        if replaced.exists():
+            _rename_back(replaced, final)
+        raise
+    _sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _rename_back(replaced: Path, final: Path) -> None:
+    try:
+        replaced.rename(final)
+        _sync(final.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoints: {replaced} must become {final.name} again, got {error}. Rename it, and resume."
+        ) from error
 
 
 def _digest_of(manifest: Mapping[str, Any]) -> str:
@@ -176,22 +275,8 @@ def _digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def _updates(manifest: Mapping[str, Any]) -> int:
-    counters = manifest.get("counters")
-    step = counters.get("global_step") if isinstance(counters, dict) else 0
-    return step if isinstance(step, int) else 0
-
-
-def _describe(file: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return {"sha256": digest.hexdigest(), "bytes": file.stat().st_size}
-
-
-def _sync_folder(folder: Path) -> None:
-    for path in [*folder.iterdir(), folder]:
-        _sync(path)
+    step: int = manifest.get("counters", {}).get("global_step", 0)
+    return step
 
 
 def _sync(path: Path) -> None:

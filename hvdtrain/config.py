@@ -82,9 +82,7 @@ class TrainConfig(BaseModel):
 
     # When to stop, and what counts as a fault.
     early_stop_patience: Count | None = Field(None, description="evaluations without gain before the end")
-    stall_timeout_s: Positive = Field(
-        600.0, description="seconds without progress before the job ends (no watchdog reads it yet)"
-    )
+    stall_timeout_s: Positive = Field(600.0, description="seconds in which no rank moves before the job ends")
     check_replicas_every_steps: Count | None = Field(None, description="updates between checks of replicas")
     on_nonfinite: Literal["raise", "skip"] = Field("raise", description="what an infinite gradient does")
 

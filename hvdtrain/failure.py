@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from hvdtrain.communicator import Communicator, connect, launched_as
 from hvdtrain.errors import ElsewhereError, HvdTrainError
+from hvdtrain.launch.telling import framed
 from hvdtrain.quiet import write_error
-from hvdtrain.telling import framed
 
 #: How long a rank that is not the one to report waits for the launcher to end it.
 _WAIT_S = 10.0

@@ -53,12 +53,12 @@ class Layout:
     is_depthwise: bool = False
 
     def to_portable(self, array: Array) -> Array:
-        """Return the neutral array of a Keras one; values are moved, never changed."""
+        """Return the neutral array of a Keras one, in the same memory where a permutation of axes is all it takes."""
         if self.is_depthwise:
             *window, channels, multiplier = array.shape
             moved = np.moveaxis(array, (-2, -1), (0, 1))
             return np.ascontiguousarray(moved.reshape(channels * multiplier, 1, *window))
-        return array if self.axes is None else np.ascontiguousarray(array.transpose(self.axes))
+        return array if self.axes is None else array.transpose(self.axes)
 
     def from_portable(self, array: Array, shape: tuple[int, ...]) -> Array:
         """Return the Keras array, of ``shape``, of a neutral one."""

@@ -6,6 +6,7 @@ After it every rank holds the same state and knows the same run; the loop of :mo
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from hvdtrain import checkpoint
 from hvdtrain.agreement import agree_on_run, check_available, check_best, check_evaluation
-from hvdtrain.callbacks import Callback, JsonLines, Progress
+from hvdtrain.callbacks import Callback, JsonLines
 from hvdtrain.communicator import Communicator
 from hvdtrain.config import TrainConfig
 from hvdtrain.data import Augment, Collate, IndexedData, MicroBatch
@@ -21,9 +22,11 @@ from hvdtrain.evaluation import Evaluator
 from hvdtrain.hooks import Hooks, Signature
 from hvdtrain.plan import RunPlan, make_plan
 from hvdtrain.portable import PortableState
+from hvdtrain.progress import Progress
+from hvdtrain.quiet import write_caught
 from hvdtrain.recorder import Counters, Recorder
 from hvdtrain.replicas import require_equal_replicas
-from hvdtrain.resume import Found, ResumeRequest, require_same_run, settings_to_continue
+from hvdtrain.resume import Found, ResumeRequest, require_same_run, settings_to_continue, settings_to_restart
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.saving import Saver
 from hvdtrain.schedule import Patience, Schedule, build_schedule
@@ -91,7 +94,7 @@ class Preparation(Hooks):
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.user_callbacks, self.augment, self.collate = tuple(callbacks), augment, collate
         self.init_from = None if init_from is None else Path(init_from)
-        self.trace_every_steps, self.resume = trace_every_steps, resume or ResumeRequest()
+        self.trace_every_steps, self.resume = trace_every_steps, (resume or ResumeRequest()).in_launch(os.environ)
         self.topology = Topology()
         self.counters = Counters()
 
@@ -114,7 +117,9 @@ class Preparation(Hooks):
 
     def _make_plan(self, train_data: IndexedData | Stream, eval_data: IndexedData | None, found: Found | None) -> None:
         if found is not None:
-            self.config = settings_to_continue(self.config, found.manifest)
+            self.config = settings_to_continue(self.config, found.manifest, self.topology.size)
+        else:
+            self.config = settings_to_restart(self.config, self.topology.size, os.environ)
         config, topology = self.config, self.topology
         self.counters = Counters()
         self._plan: RunPlan = make_plan(
@@ -149,7 +154,7 @@ class Preparation(Hooks):
         self._saver.begin_at(self.counters.global_step)
 
     def _prepare(self, found: Found | None) -> None:
-        """Build the model, give every rank the root's state, and begin to write."""
+        """Build the model and give every rank the root's state."""
         communicator = self.communicator
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
@@ -158,25 +163,32 @@ class Preparation(Hooks):
         communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
         communicator.run_on_root(lambda: self._import(found))
         self.broadcast_state()
-        self._require_equal_replicas("start")
+        self._saver.reserve(self._require_equal_replicas("start"))
+
+    def _begin_to_write(self, found: Found | None) -> None:
+        """Take away what a killed run wrote after the restored step, and open what this one writes."""
+        if found is not None and self.topology.is_root:
+            _log.info("resume: continuing from step %d (%s)", self.counters.global_step, found.path)
         if self._folder is not None:
             eval_step = 0 if self._eval_row is None else self._eval_row["global_step"]
             self._folder.cut_back(self.counters.global_step, eval_step)
             checkpoint.remove_unfinished(self._folder.checkpoints, newer_than=self.counters.global_step)
             self._folder.write_config(self.config.model_dump(mode="json"))
+            write_caught(self._folder.path / "startup.log")
         self._callbacks = self._all_callbacks()
 
     def _import(self, found: Found | None) -> None:
         if found is not None:
             self.import_state(checkpoint.load(found.path).state)
-            _log.info("resume: continuing from step %d (%s)", self.counters.global_step, found.path)
         elif self.init_from is not None:
             self.import_state(replace(checkpoint.load(self.init_from).state, slots={}))
 
     def _open_folder(self) -> RunFolder | None:
         if self.run_dir is None or not self.topology.is_root:
             return None
-        return RunFolder.open(self.run_dir, resumes=self.resume.is_wanted)
+        folder = RunFolder.open(self.run_dir, resumes=self.resume.may_continue(self.run_dir))
+        self.resume.sign(self.run_dir)
+        return folder
 
     def _all_callbacks(self) -> list[Callback]:
         built_in: list[Callback] = [Progress()]

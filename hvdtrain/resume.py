@@ -13,10 +13,10 @@ from hvdtrain import checkpoint
 from hvdtrain.batching import resolve_batch_sizes
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import CheckpointError
+from hvdtrain.launch.telling import FIRST_RANKS, LAUNCHER, RESTART
 from hvdtrain.manifest import find_resume_fault
 from hvdtrain.plain_files import open_plain
 from hvdtrain.plan import RunPlan
-from hvdtrain.telling import FIRST_RANKS, LAUNCHER, RESTART
 
 _log = logging.getLogger(__name__)
 

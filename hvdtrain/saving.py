@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import queue
-import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from hvdtrain import checkpoint
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import CheckpointError
-from hvdtrain.portable import PortableState
+from hvdtrain.portable import Array, PortableState
 from hvdtrain.recorder import Counters
 
 
@@ -27,10 +28,15 @@ class Saver:
         self._folder = folder
         self._config = config
         self._thread: threading.Thread | None = None
-        self._error: CheckpointError | None = None
+        self._error: Exception | None = None
+        #: The copy that is being written, kept from save to save: memory that was never touched costs many times
+        #: what a copy does, because the system has to find each page.
+        self._staged = PortableState({})
         self._last_time = time.monotonic()
         self._last_step: int | None = None
         self._committed: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        #: Grows while a checkpoint is written; the watchdog reads it from its thread.
+        self.written_bytes = 0
 
     def wants_by_clock(self) -> bool:
         """Return whether ``save_every_minutes`` have passed on this rank's clock; the root's vote decides."""
@@ -56,6 +62,13 @@ class Saver:
         """Return whether the last checkpoint is of this very step."""
         return self._last_step == counters.global_step
 
+    def reserve(self, state: PortableState) -> None:
+        """Touch the memory of the first copy, in the background, where training is to be saved while it runs."""
+        config = self._config
+        is_needed = config.save_every_steps or config.save_every_epochs or config.save_every_minutes
+        if self._folder is not None and is_needed:
+            self._start(self._stage, state)
+
     def save(self, state: PortableState, manifest: Mapping[str, Any], global_step: int) -> None:
         """Copy the state and write it in the background, after the last one is done.
 
@@ -66,15 +79,8 @@ class Saver:
         self._last_time, self._last_step = time.monotonic(), global_step
         if self._folder is None:
             return
-        copy = PortableState(
-            {name: np.array(array, order="C") for name, array in state.weights.items()},
-            {name: np.array(array, order="C") for name, array in state.slots.items()},
-            dict(state.aliases),
-        )
-        self._thread = threading.Thread(
-            target=self._write, args=(self._folder, copy, dict(manifest), global_step), name="hvdtrain-save"
-        )
-        self._thread.start()
+        self._stage(state)
+        self._start(self._write, self._folder, self._staged, copy.deepcopy(dict(manifest)), global_step)
 
     def wait(self) -> None:
         """Return once nothing is being written.
@@ -100,10 +106,26 @@ class Saver:
 
     def _write(self, folder: Path, state: PortableState, manifest: Mapping[str, Any], global_step: int) -> None:
         try:
-            self._committed.put(checkpoint.commit(folder, global_step, state, manifest))
+            self._committed.put(checkpoint.commit(folder, global_step, state, manifest, self._count))
             self._prune(folder)
-        except CheckpointError as error:
+        except Exception as error:  # whatever it is, the next save or the end of the run raises it
             self._error = error
+
+    def _count(self, num_bytes: int) -> None:
+        self.written_bytes += num_bytes
+
+    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
+        self._thread = threading.Thread(target=target, args=arguments, name="hvdtrain-save")
+        self._thread.start()
+
+    def _stage(self, state: PortableState) -> None:
+        """Copy a state into the memory of the last copy."""
+        before = self._staged
+        self._staged = PortableState(
+            {name: _copy(array, before.weights.pop(name, None)) for name, array in state.weights.items()},
+            {name: _copy(array, before.slots.pop(name, None)) for name, array in state.slots.items()},
+            dict(state.aliases),
+        )
 
     def _prune(self, folder: Path) -> None:
         """Remove what ``keep_last`` and ``keep_best`` do not keep; the newest always stays."""
@@ -115,7 +137,7 @@ class Saver:
             kept.add(min(paths, key=self._badness))
         for path in paths:
             if path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+                checkpoint.remove(path)
 
     def _badness(self, path: Path) -> float:
         """Return what orders checkpoints from best to worst: losses fall, every other metric rises."""
@@ -125,6 +147,14 @@ class Saver:
         except CheckpointError:  # damaged: the worst there is
             row = {}
         value = row.get(name)
-        if value is None:
-            return float("inf")
+        if not isinstance(value, int | float) or math.isnan(value):
+            return math.inf
         return float(value if name == "loss" or name.endswith("_loss") else -value)
+
+
+def _copy(array: Array, memory: Array | None) -> Array:
+    """Return a copy of an array, in ``memory`` where that fits; axes lie as they do in the array, which is fastest."""
+    if memory is None or (memory.shape, memory.dtype) != (array.shape, array.dtype):
+        memory = np.empty_like(array)
+    np.copyto(memory, array)
+    return memory

@@ -17,7 +17,9 @@ from hvdtrain.callbacks import StepReport
 from hvdtrain.communicator import connect
 from hvdtrain.data import IndexedData, MicroBatch
 from hvdtrain.failure import ends_all_ranks, install_excepthook
+from hvdtrain.launch.telling import tell_step
 from hvdtrain.nonfinite import raise_nonfinite
+from hvdtrain.position import Position
 from hvdtrain.preparation import Preparation
 from hvdtrain.saving import Saver
 from hvdtrain.signals import StopSignals, raise_stopped
@@ -25,6 +27,7 @@ from hvdtrain.sources import SourceStep
 from hvdtrain.step import StepResult, StepVotes
 from hvdtrain.stream import Stream
 from hvdtrain.versions import installed_versions
+from hvdtrain.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +54,19 @@ class Trainer(Preparation):
         self.communicator = connect()
         self.topology = self.communicator.topology
         self._folder, self._callbacks, self._saver = None, [], Saver(None, self.config)
-        with ends_all_ranks(self.communicator), StopSignals() as self._signals:
+        self.position = Position()
+        with ends_all_ranks(self.communicator), StopSignals() as self._signals, self._watchdog():
             try:
                 self.start()
                 found = self._begin(train_data, eval_data)
-                if found is not None and self._is_done():
-                    return self._say_done()
+                is_done = found is not None and self._is_done()
                 self._prepare(found)
+                if is_done:
+                    return self._say_done()
+                self._begin_to_write(found)
                 return self._run()
             finally:
+                self.position.enter("stop")
                 self.stop()
                 self._saver.finish()
                 for callback in self._callbacks:
@@ -71,24 +78,29 @@ class Trainer(Preparation):
         """Ask all ranks to stop together after the next step; any rank, any callback may."""
         self._wants_stop = True
 
+    def _watchdog(self) -> Watchdog:
+        # A save that waits for a slow disk moves as long as bytes are written.
+        timeout_s = self.config.stall_timeout_s
+        return Watchdog(self.communicator, self.position, timeout_s, also_moved=lambda: self._saver.written_bytes)
+
     # ------------------------------------------------------------------ the loop
     def _run(self) -> Summary:
         self._notify("on_fit_begin")
         self._recorder.start_clock()
         self._end_epoch()  # a checkpoint may stand between an epoch and its evaluation
-        stopped_by = 0
-        while not self._is_over() and not stopped_by:
+        while not self._is_over():
             self._train_epoch()
-            stopped_by = self._signals.agree(self.communicator)
-            if not stopped_by:
+            if not self._is_signalled():
                 self._notify("on_epoch_end", self.counters.epoch)
                 self._end_epoch()
-        if not stopped_by:  # what sent the signal may not wait for an evaluation
+        if not self._is_signalled():  # what sent the signal may not wait for an evaluation
             self._evaluate(is_planned=False)
         if not self._saver.has_saved(self.counters):
             self._save()
+        self.position.enter("save")
         self.communicator.together(self._saver.wait)
         self._notify_committed()
+        stopped_by = self._signals.agree(self.communicator)
         if stopped_by:
             raise_stopped(stopped_by, self.counters.global_step, self.run_dir)
         return self._finish()
@@ -100,6 +112,7 @@ class Trainer(Preparation):
             self._recorder.begin_epoch()
         left = None if total is None else total - counters.global_step
         epoch = self._source.iter_epoch(counters.epoch, first_step=counters.step_in_epoch, max_steps=left)
+        self.position.enter("data")
         with closing(epoch) as steps:
             for step in steps:
                 result = self._train_step(step)
@@ -111,6 +124,7 @@ class Trainer(Preparation):
                     self._save()
                 if self._is_stopping or counters.step_in_epoch == 0:
                     break
+                self.position.enter("data")
         if counters.step_in_epoch:
             self._close_epoch()
 
@@ -125,6 +139,8 @@ class Trainer(Preparation):
 
     def _train_step(self, step: SourceStep) -> StepResult:
         counters, batches = self.counters, step.micro_batches
+        self.position.enter("forward and backward")
+        tell_step(counters.global_step + 1, is_root=self.topology.is_root)
         lr = self._schedule(counters.samples_seen) * self._patience.factor
         votes = StepVotes(
             num_samples=sum(batch.num_samples for batch in batches),
@@ -134,7 +150,7 @@ class Trainer(Preparation):
             save=self._saver.wants_by_clock(),
         )
         result = self.train_step([self.make_batch(batch) for batch in batches], lr=lr, votes=votes)
-        counters.global_step += 1
+        self.position.step = counters.global_step = counters.global_step + 1
         counters.step_in_epoch += 1
         counters.samples_seen += result.num_samples
         self._is_stopping = result.stop_votes > 0
@@ -158,9 +174,13 @@ class Trainer(Preparation):
             return
         if self._eval_row is not None and self._eval_row["global_step"] == self.counters.global_step:
             return
+        self.position.enter("evaluate")
         began = time.perf_counter()
         self.average_statistics()
-        means = self._evaluator.run(self, self._signature.metric_names, self._plan.sizes.batch_size)
+        means = self._evaluator.run(self, self._signature.metric_names, self._plan.sizes.batch_size, self._signals)
+        if means is None:  # a signal; the run that goes on makes this evaluation
+            self._is_stopping = True
+            return
         self._eval_row = self._recorder.eval_row(means)
         self._recorder.pause(time.perf_counter() - began)
         if is_planned:
@@ -168,6 +188,7 @@ class Trainer(Preparation):
         self._notify("on_evaluate", self._eval_row)
 
     def _save(self) -> None:
+        self.position.enter("save")
         began = time.perf_counter()
         self.average_statistics()
         state = self._require_equal_replicas(f"step {self.counters.global_step}")
@@ -182,6 +203,12 @@ class Trainer(Preparation):
     # ------------------------------------------------------------------ parts of the loop
     def _is_complete(self, result: StepResult) -> bool:
         return result.end_votes == self.topology.size or self.counters.step_in_epoch == self._plan.steps_per_epoch
+
+    def _is_signalled(self) -> bool:
+        """Return, on every rank, whether any rank got a signal, after which the run is over."""
+        is_signalled = self._signals.agree(self.communicator) != 0
+        self._is_stopping = self._is_stopping or is_signalled
+        return is_signalled
 
     def _is_over(self) -> bool:
         plan, counters = self._plan, self.counters
@@ -255,5 +282,6 @@ class Trainer(Preparation):
         return summary
 
     def _notify(self, hook: str, *arguments: Any) -> None:
+        self.position.enter("callback")
         for callback in self._callbacks:
             getattr(callback, hook)(self, *arguments)

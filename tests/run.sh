@@ -8,6 +8,7 @@
 # Settings, all from the environment:
 #   HVDTRAIN_FRAMEWORKS, HVDTRAIN_VENV   as in docker/install.sh
 #   HVDTRAIN_REQUIRE                     what must be there instead of being skipped (default: the frameworks)
+#   HVDTRAIN_FULL=1                      the long form of what is shortened here, such as every way to resume each kill
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1

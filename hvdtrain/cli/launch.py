@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hvdtrain.launch_forms import LaunchForm
+from hvdtrain.launch.forms import LaunchForm
 
 #: What follows the program belongs to it, also where it looks like an option of ours.
 CONTEXT = {"allow_interspersed_args": False}
@@ -41,9 +41,9 @@ def launch(
 
     'python' and 'hvdtrain' mean this very interpreter, on each host.
     """
-    from hvdtrain.launch import make_request
-    from hvdtrain.launch_forms import write_form
-    from hvdtrain.restarts import run_launch
+    from hvdtrain.launch.forms import write_form
+    from hvdtrain.launch.mpirun import make_request
+    from hvdtrain.launch.restarts import run_launch
 
     request = make_request(num_ranks, command or [], hosts=hosts, hostfile=hostfile)
     if form is not None:

@@ -12,9 +12,13 @@ import typer
 import hvdtrain
 from hvdtrain.cli import launch as launch_command
 from hvdtrain.cli import parity as parity_command
+from hvdtrain.cli import train as train_command
 from hvdtrain.cli.compare import compare
+from hvdtrain.cli.doctor import doctor
+from hvdtrain.cli.inspect import inspect
 from hvdtrain.cli.launch import launch
 from hvdtrain.cli.parity import parity
+from hvdtrain.cli.report import report
 from hvdtrain.cli.train import train
 from hvdtrain.errors import ConfigError, HvdTrainError
 
@@ -24,10 +28,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train)
+app.command(context_settings=train_command.CONTEXT)(train)
 app.command(context_settings=launch_command.CONTEXT)(launch)
 app.command(context_settings=parity_command.CONTEXT)(parity)
 app.command()(compare)
+app.command()(doctor)
+app.command()(inspect)
+app.command()(report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,8 +13,12 @@ import typer
 
 from hvdtrain.config import TrainConfig
 
+#: What is no option of ours is one of the job.
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 
 def _train(
+    context: typer.Context,
     job: Annotated[Path, typer.Argument(help="The job file.")],
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch or tensorflow; the job's only one if left out.")
@@ -35,12 +39,16 @@ def _train(
     trace: Annotated[
         int | None, typer.Option("--trace", help="Norms each step, all weights every so many.", min=1)
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print warnings and errors alone.")] = False,
     **settings: Any,
 ) -> None:
     """Train the model of a job file on every rank of the launch.
 
     hvdtrain launch -np 2 -- hvdtrain train job.py --framework torch --epochs 3
+
+    Options that the job file defines for itself stand after it.
     """
+    from hvdtrain.job_options import GivenOptions
     from hvdtrain.resume import ResumeRequest
     from hvdtrain.train_job import train_job
 
@@ -53,6 +61,8 @@ def _train(
         trace_every_steps=trace,
         resume=ResumeRequest(resume, resume_from, allow_config_change),
         settings=given,
+        options=GivenOptions.parse(context.args, [name for p in context.command.params for name in p.opts]),
+        is_quiet=quiet,
     )
 
 

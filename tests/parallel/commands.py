@@ -51,6 +51,11 @@ def own_stderr(finished: Finished) -> str:
     return _MPIRUN.sub("", _NOTICES.sub("", finished.stderr)).strip()
 
 
+def row_lines(finished: Finished) -> list[str]:
+    """Return the lines of rows of metrics, without the header and the closing table."""
+    return [line for line in own_stderr(finished).splitlines() if line.startswith(("train ", "eval "))]
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return ``summary.json`` without what depends on time."""
     summary = json.loads((folder / "summary.json").read_text())

@@ -150,6 +150,37 @@ def test_scalar_loss_is_refused_with_the_cure(refuse, write_job, framework):
     refuse(job, f"loss: must return one value per element, got shape [] for 2 samples. {MEAN}", framework=framework)
 
 
+def test_callback_of_the_job_that_raises_on_one_rank_ends_the_job(write_job, tmp_path):
+    require("torch")
+    job = write_job(
+        "import hvdtrain",
+        "class Fails(hvdtrain.Callback):",
+        "    def on_step_end(self, trainer, report):",
+        "        if trainer.topology.rank == 1 and report.global_step == 2:",
+        "            raise LookupError('no such row')",
+        "def callbacks():",
+        "    return [Fails()]",
+    )
+    finished = train(job, "--framework", "torch", "--run-dir", str(tmp_path / "run"), num_ranks=2, timeout_s=60)
+    assert finished.returncode == 1
+    assert finished.stderr.count("raise LookupError('no such row')") == 1, finished.stderr
+    assert finished.stderr.count("LookupError: no such row [rank 1 of 2]") == 1, finished.stderr
+    assert finished.stderr.count("Traceback") == 1, finished.stderr
+
+
+def test_callbacks_that_one_rank_cannot_make_end_the_job_before_training(write_job, tmp_path):
+    require("torch")
+    job = write_job(
+        "def callbacks():",
+        "    import os",
+        "    return [] if os.environ['OMPI_COMM_WORLD_RANK'] == '0' else [len]",
+    )
+    finished = train(job, "--framework", "torch", "--run-dir", str(tmp_path / "run"), num_ranks=2, timeout_s=60)
+    assert finished.returncode == 2
+    assert finished.stderr.count("callbacks() must return a list of hvdtrain.Callback") == 1, finished.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_model_function_that_raises_on_one_rank_shows_its_line_and_rank(write_job, framework, tmp_path):
     require(framework)

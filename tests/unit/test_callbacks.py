@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from types import SimpleNamespace
 
 import pytest
 
-from hvdtrain.callbacks import Callback, JsonLines, Progress, StepReport
+from hvdtrain.callbacks import Callback, JsonLines, StepReport
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.step import StepResult
 from hvdtrain.topology import Topology
@@ -43,26 +42,6 @@ def test_callback_has_these_hooks_in_this_order():
 def test_callback_does_nothing_until_overridden(hook):
     arguments = {"on_fit_begin": [trainer_of()], "close": []}.get(hook, [trainer_of(), None])
     assert getattr(Callback(), hook)(*arguments) is None
-
-
-# ---------------------------------------------------------------- progress
-def test_progress_logs_one_line_per_row(caplog):
-    caplog.set_level(logging.INFO, "hvdtrain.progress")
-    progress = Progress()
-    progress.on_step_end(trainer_of(), report_of(TRAIN))
-    progress.on_step_end(trainer_of(), report_of(None))
-    progress.on_evaluate(trainer_of(), EVAL)
-    assert [record.getMessage() for record in caplog.records] == [
-        "train epoch 1  step 2  loss 0.1235  grad_norm 1.235e+04  learning_rate 0.1",
-        "eval  epoch 1  step 3  loss 0.5  accuracy None",
-    ]
-
-
-def test_progress_of_other_ranks_is_silent(caplog):
-    caplog.set_level(logging.INFO, "hvdtrain.progress")
-    Progress().on_step_end(trainer_of(rank=1), report_of(TRAIN))
-    Progress().on_evaluate(trainer_of(rank=1), EVAL)
-    assert caplog.records == []
 
 
 # ---------------------------------------------------------------- json lines

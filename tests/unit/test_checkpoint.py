@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hvdtrain.checkpoint import (
     list_checkpoints,
     load,
     read_manifest,
+    remove,
     remove_unfinished,
 )
 from hvdtrain.errors import CheckpointError
@@ -105,6 +107,24 @@ def test_commit_of_transposed_and_strided_arrays_keeps_their_values(tmp_path):
     assert found["s"].tolist() == [[0, 2], [4, 6], [8, 10]]
 
 
+def test_commit_of_a_dtype_of_no_file_raises_and_leaves_nothing(tmp_path):
+    with pytest.raises(CheckpointError, match="got object for 'w'"):
+        commit(tmp_path, 1, PortableState({"w": np.array(["x"], dtype=object)}), {})
+    assert names_in(tmp_path) == []
+
+
+def test_commit_of_a_manifest_that_nobody_would_read_raises_and_leaves_nothing(tmp_path):
+    with pytest.raises(CheckpointError, match=r"a manifest must stay below 4194304 bytes, got 5\d+\. "):
+        commit(tmp_path, 1, make_state(), {"notes": ["x" * 5_000_000]})
+    assert names_in(tmp_path) == []
+
+
+def test_commit_tells_of_every_byte_of_the_tensor_files(tmp_path):
+    told = []
+    path = commit(tmp_path, 1, make_state(), {}, told.append)
+    assert sum(told) == sum((path / name).stat().st_size for name in FILES[1:])
+
+
 def test_commit_of_an_empty_state_loads(tmp_path):
     found = load(commit(tmp_path, 0, PortableState({}), {})).state
     assert (found.weights, found.slots, found.aliases) == ({}, {}, {})
@@ -155,6 +175,48 @@ def test_commit_that_fails_keeps_the_checkpoint_of_the_same_step(tmp_path):
     with pytest.raises(CheckpointError), full_disk():
         commit(tmp_path, 1, PortableState({"w": np.zeros(10_000, dtype=np.float32)}), {})
     assert load(tmp_path / "step-00000001").state.weights["w"].tolist() == [1.0, 1.0]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MB of its own; needs the right to mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}; needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+BIG = PortableState({"w": np.zeros(500_000, dtype=np.float32)})
+
+
+def test_commit_on_a_full_disk_raises_and_goes_on_once_there_is_room(small_disk):
+    (small_disk / "ballast").write_bytes(bytes(700_000))
+    commit(small_disk / "checkpoints", 1, make_state(), {})
+    for step in (1, 2):
+        with pytest.raises(CheckpointError) as caught:
+            commit(small_disk / "checkpoints", step, BIG, {})
+        assert str(caught.value) == (
+            "commit: a checkpoint must be written whole, got OSError: [Errno 28] No space left on device at "
+            f"{small_disk}/checkpoints/step-0000000{step}. Earlier checkpoints are intact; make room or choose another "
+            "--run-dir."
+        )
+        assert names_in(small_disk / "checkpoints") == ["step-00000001"]
+    same_bits(find_latest(small_disk / "checkpoints").state.weights, make_state().weights)
+    (small_disk / "ballast").unlink()
+    commit(small_disk / "checkpoints", 2, make_state(2.0), {})
+    assert find_latest(small_disk / "checkpoints").path.name == "step-00000002"
+
+
+def test_commit_on_a_disk_that_became_read_only_raises(small_disk):
+    commit(small_disk / "checkpoints", 1, make_state(), {})
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    for step in (1, 2):
+        with pytest.raises(CheckpointError, match=r"got OSError: \[Errno 30\] Read-only file system: "):
+            commit(small_disk / "checkpoints", step, make_state(), {})
+    assert find_latest(small_disk / "checkpoints").path.name == "step-00000001"
 
 
 @pytest.fixture
@@ -306,6 +368,48 @@ def test_remove_unfinished_takes_torn_and_newer_ones_away(tmp_path):
     assert names_in(tmp_path) == ["notes", "step-00000001", "step-00000002"]
 
 
+def test_checkpoint_that_was_being_replaced_is_found_and_gets_its_name_back(tmp_path):
+    commit(tmp_path, 1, make_state(1.0), {})
+    commit(tmp_path, 2, make_state(2.0), {})
+    (tmp_path / "step-00000002").rename(tmp_path / "step-00000002.tmp-old")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001", "step-00000002.tmp-old"]
+    assert find_latest(tmp_path).state.slots["fc.weight/exp_avg"].tolist() == [[2.0] * 3] * 2
+    remove_unfinished(tmp_path, newer_than=2)
+    assert names_in(tmp_path) == ["step-00000001", "step-00000002"]
+
+
+def test_checkpoint_that_was_replaced_is_not_found_again(tmp_path):
+    commit(tmp_path, 2, make_state(2.0), {})
+    shutil.copytree(tmp_path / "step-00000002", tmp_path / "step-00000002.tmp-old")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"]
+    remove_unfinished(tmp_path, newer_than=2)
+    assert names_in(tmp_path) == ["step-00000002"]
+
+
+def test_commit_that_cannot_take_its_place_gives_the_name_back(tmp_path, monkeypatch):
+    commit(tmp_path, 2, make_state(1.0), {})
+    rename = Path.rename
+
+    def fail_once(path, target):
+        if ".tmp-" in path.name and not path.name.endswith(".tmp-old"):
+            raise OSError("disk error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(CheckpointError, match="got OSError: disk error at "):
+        commit(tmp_path, 2, make_state(2.0), {})
+    assert names_in(tmp_path) == ["step-00000002"]
+    assert load(tmp_path / "step-00000002").state.slots["fc.weight/exp_avg"].tolist() == [[1.0] * 3] * 2
+
+
+def test_remove_takes_a_checkpoint_away(tmp_path):
+    for step in (1, 2):
+        commit(tmp_path, step, make_state(), {})
+    remove(tmp_path / "step-00000001")
+    remove(tmp_path / "step-00000007")
+    assert names_in(tmp_path) == ["step-00000002"]
+
+
 def test_remove_unfinished_without_a_folder_does_nothing(tmp_path):
     remove_unfinished(tmp_path / "none", newer_than=0)
     assert names_in(tmp_path) == []
@@ -325,6 +429,21 @@ def test_find_latest_falls_back_to_the_newest_that_verifies(tmp_path, damaged):
     file = tmp_path / "step-00000003" / damaged
     os.truncate(file, file.stat().st_size // 2)
     assert find_latest(tmp_path).manifest["global_step"] == 2
+
+
+def test_find_latest_passes_over_a_link(tmp_path):
+    commit(tmp_path / "elsewhere", 9, make_state(), {})
+    commit(tmp_path / "here", 1, make_state(), {"global_step": 1})
+    (tmp_path / "here" / "step-00000009").symlink_to(tmp_path / "elsewhere" / "step-00000009")
+    assert find_latest(tmp_path / "here").manifest["global_step"] == 1
+
+
+def test_find_latest_tells_of_five_at_most(tmp_path):
+    for step in range(9):
+        (tmp_path / checkpoint_name(step)).mkdir()
+    with pytest.raises(CheckpointError, match=r"Nor do 4 older ones\.$") as caught:
+        find_latest(tmp_path)
+    assert str(caught.value).count("cannot be read") == 5
 
 
 def test_find_latest_never_sees_an_unfinished_one(tmp_path):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hvdtrain.checkpoint import commit, load
-from hvdtrain.errors import CheckpointError
+from hvdtrain.errors import CheckpointError, HvdTrainError
 from hvdtrain.portable import PortableState
 from hvdtrain.resume import ResumeRequest
+from tests.unit.numpy_trainer import make_samples
+from tests.unit.resuming import kill_at, resumed
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors")
 STATE = PortableState(
@@ -24,8 +28,13 @@ STATE = PortableState(
 MANIFEST = {
     "counters": {"epoch": 2, "step_in_epoch": 1, "global_step": 4, "samples_seen": 14},
     "config": {"learning_rate": 0.05, "betas": [0.9, 0.999]},
-    **{name: {} for name in ("data", "ledgers", "patience", "plan", "recorder")},
-    "eval_row": None,
+    "size": 2,
+    "plan": {"sizes": {"global_batch_size": 4}, "total_samples": 20},
+    "data": {"kind": "indexed", "num_samples": 10, "ledger_digest": [4, 1 << 63, 7]},
+    "patience": {"factor": 1.0, "best": None, "since_best": 0, "since_drop": 0},
+    "recorder": {"window": [[0.0, 0.0]], "epoch": [[2.5, 4.0]]},
+    "ledgers": {"train": None, "eval": None},
+    "eval_row": {"global_step": 3, "loss": 0.5},
 }
 VALUES = [
     None,
@@ -88,6 +97,24 @@ def swap(path, generator):
     shutil.copy(path / source, path / target)
 
 
+def seal(path, generator):
+    """Change a value as :func:`edit` does, and give the manifest the digest of what it then says."""
+    edit(path, generator)
+    file = path / "manifest.json"
+    values = json.loads(file.read_text())
+    values.pop("digest", None)
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps({**values, "digest": digest}))
+
+
+def link(path, generator):
+    """Put a link to a file that is elsewhere, and whole, in the place of one."""
+    name = generator.choice(FILES)
+    elsewhere = path.parent / name
+    (path / name).rename(elsewhere)
+    (path / name).symlink_to(elsewhere.resolve())
+
+
 def take_away(path, generator):
     name = generator.choice(FILES)
     (path / name).unlink()
@@ -130,7 +157,7 @@ def replace(path, generator):
 
 
 BYTES = [flip, overwrite, cut, grow, remove_middle]
-WHOLE = [swap, take_away, edit, edit, edit, replace]
+WHOLE = [swap, take_away, link, edit, edit, edit, replace]
 
 
 def damage(path, generator):
@@ -164,8 +191,43 @@ def test_damaged_checkpoint_is_refused_or_read_as_it_was_written(original, seed)
     assert refused >= 40
 
 
+def test_manifest_that_is_sealed_again_is_refused_or_read(original):
+    """Whoever seals a manifest may say what they like of their own run; the tensors stay those of the files."""
+    generator, refused = random.Random(0), []  # noqa: S311 - damage is no secret
+    for number in range(200):
+        path = Path(f"{number}") / original.name
+        shutil.copytree(original, path)
+        seal(path, generator)
+        try:
+            found = load(path)
+            ResumeRequest(path=path).find(None)
+        except CheckpointError as error:
+            refused.append(str(error))
+            continue
+        assert arrays_of(found.state) == arrays_of(STATE), number
+    assert 20 <= len(refused) <= 180
+    assert max(map(len, refused)) < 400
+
+
+@pytest.mark.usefixtures("after_fit")
+def test_run_goes_on_from_a_manifest_that_is_sealed_again_or_refuses_it():
+    settings = {"run_dir": "run", "epochs": 3, "save_every_steps": 4}
+    kill_at(5, make_samples(10), eval_data=make_samples(4), **settings)
+    shutil.move("run", "killed")
+    generator, ended = random.Random(1), 0  # noqa: S311 - damage is no secret
+    for _ in range(60):
+        shutil.rmtree("run", ignore_errors=True)
+        shutil.copytree("killed", "run")
+        seal(Path("run/checkpoints/step-00000004"), generator)
+        with suppress(HvdTrainError):
+            resumed(**settings).fit(make_samples(10), make_samples(4))
+            ended += 1
+    assert 6 <= ended <= 54
+
+
 def test_undamaged_checkpoint_is_read(original):
     found = load(original)
+    assert ResumeRequest(path=original).find(None).path == original
     assert (arrays_of(found.state), found.state.aliases) == (arrays_of(STATE), {"tied": "w"})
 
 
@@ -180,7 +242,14 @@ def test_every_byte_of_a_tensor_file_counts(original, name):
             load(Path(original.name))
 
 
-@pytest.mark.parametrize("counters", [{}, {"global_step": None}, {"global_step": "x"}, {"global_step": []}, [], "x", 3])
-def test_manifest_with_odd_counters_that_its_writer_gave_is_read_or_refused(counters):
+@pytest.mark.parametrize("counters", [{}, {"global_step": 4}])
+def test_manifest_that_lacks_counters_is_read(counters):
     path = commit(Path("odd"), 4, STATE, {**MANIFEST, "counters": counters})
     assert arrays_of(load(path).state) == arrays_of(STATE)
+
+
+@pytest.mark.parametrize("counters", [{"global_step": None}, {"global_step": "x"}, {"global_step": []}, [], "x", 3])
+def test_manifest_with_odd_counters_that_its_writer_gave_is_refused(counters):
+    path = commit(Path("odd"), 4, STATE, {**MANIFEST, "counters": counters})
+    with pytest.raises(CheckpointError, match="load: counters must be "):
+        load(path)

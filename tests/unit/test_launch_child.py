@@ -20,7 +20,7 @@ needs_mpirun = pytest.mark.skipif(
 )
 
 LAUNCHER = (
-    "import sys; from hvdtrain.launch import make_request; from hvdtrain.restarts import run_launch; "
+    "import sys; from hvdtrain.launch.mpirun import make_request; from hvdtrain.launch.restarts import run_launch; "
     "sys.exit(run_launch(make_request(2, sys.argv[1:])))"
 )
 
@@ -233,11 +233,11 @@ def test_ranks_end_and_the_launcher_says_so_when_mpirun_is_killed():
 
 ORPHAN = """
 import os, subprocess, sys
-from hvdtrain import launch_child
+from hvdtrain.launch import child
 if sys.argv[1:] == ["late"]:
     real = os.getpid
-    launch_child.os.getpid = lambda: real() + 1  # as though another process had been the parent
-process = launch_child._start(["sleep", "60"], dict(os.environ))
+    child.os.getpid = lambda: real() + 1  # as though another process had been the parent
+process = child._start(["sleep", "60"], dict(os.environ))
 process.wait()
 sys.exit(process.returncode)
 """

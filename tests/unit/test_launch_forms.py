@@ -11,11 +11,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from hvdtrain import launch_forms
 from hvdtrain.cli.main import app
 from hvdtrain.errors import ConfigError
-from hvdtrain.launch import build_mpirun_command, make_request
-from hvdtrain.launch_forms import LaunchForm, write_form
+from hvdtrain.launch import forms
+from hvdtrain.launch.forms import LaunchForm, write_form
+from hvdtrain.launch.mpirun import build_mpirun_command, make_request
 
 PROJECT = Path(__file__).parents[2]
 HOSTS = "worker1:2,worker2:2"
@@ -27,7 +27,7 @@ FORMS = {form.value: form for form in LaunchForm}
 @pytest.fixture
 def flavour(monkeypatch):
     """A function that says which mpirun is on PATH."""
-    return lambda name: monkeypatch.setattr(launch_forms, "find_flavour", lambda: name)
+    return lambda name: monkeypatch.setattr(forms, "find_flavour", lambda: name)
 
 
 def write(form, typed=TYPED, hosts=HOSTS, num_ranks=4):

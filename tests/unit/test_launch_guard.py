@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from hvdtrain import launch_guard
-from hvdtrain.launch_guard import end_session, find_members
+import hvdtrain.launch.guard
+from hvdtrain.launch.guard import end_session, find_members
 
 LIMIT_S = 20.0
 #: A leader that starts two processes and tells so; what it is sent ends it alone.
@@ -36,7 +36,7 @@ def leader():
 
 @pytest.fixture
 def guard():
-    words = [sys.executable, "-I", "-S", launch_guard.__file__]
+    words = [sys.executable, "-I", "-S", hvdtrain.launch.guard.__file__]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield process
         process.kill()
@@ -65,13 +65,13 @@ def test_guard_ends_the_session_of_a_leader_that_has_gone(leader, guard):
     began = time.monotonic()
     finish(guard, f"{leader.pid}\n")
     assert find_members(leader.pid) == []
-    assert time.monotonic() - began < launch_guard._GRACE_S
+    assert time.monotonic() - began < guard._GRACE_S
 
 
 def test_guard_gives_the_leader_time_to_end_its_session_itself(leader, guard):
     began = time.monotonic()
     finish(guard, f"{leader.pid}\n")
-    assert time.monotonic() - began >= launch_guard._GRACE_S
+    assert time.monotonic() - began >= guard._GRACE_S
     assert find_members(leader.pid) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.errors import ConfigError
-from hvdtrain.launch_log import LauncherLog, default_path
+from hvdtrain.launch.log import LauncherLog, default_path
 
 
 def test_default_path_follows_the_specification_of_state_folders():

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from hvdtrain import launch_output
-from hvdtrain.launch_output import Heard, Relay, Sieve, write_all
+from hvdtrain.launch import output
+from hvdtrain.launch.output import Heard, Relay, Sieve, write_all
 from tests.unit import launcher_words as words
 
 FAILED, END = "\x1ehvdtrain: failed 7\n", "\x1ehvdtrain: end 7\n"
@@ -205,7 +205,7 @@ def test_relay_does_not_wait_for_a_stream_that_somebody_else_holds_open():
 
 
 def test_relay_tells_a_report_whose_job_does_not_end(monkeypatch):
-    monkeypatch.setattr(launch_output, "_REPORT_S", 0.1)
+    monkeypatch.setattr(output, "_REPORT_S", 0.1)
 
     def feed(inner, got):
         os.write(inner, f"{FAILED}report\n{END}".encode())

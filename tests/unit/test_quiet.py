@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from hvdtrain.quiet import stderr_to_log
+from hvdtrain import quiet
+from hvdtrain.quiet import stderr_to_log, write_caught
 
 
 def write(text):
@@ -75,3 +76,49 @@ def test_stderr_to_log_leaves_no_file_open_after_an_error():
         with pytest.raises(ImportError):
             fail()
     assert open_files() == before
+
+
+# ---------------------------------------------------------------- the file of what was kept off
+@pytest.fixture
+def nothing_caught(monkeypatch):
+    monkeypatch.setattr(quiet, "_caught", [])
+
+
+@pytest.mark.usefixtures("nothing_caught")
+def test_write_caught_keeps_each_line_with_its_source(tmp_path):
+    with stderr_to_log("loading"):
+        write("one\ntwo")
+    with stderr_to_log("starting"):
+        write("three\n")
+    write_caught(tmp_path / "startup.log")
+    assert (tmp_path / "startup.log").read_text() == "loading: one\nloading: two\nstarting: three\n"
+
+
+@pytest.mark.usefixtures("nothing_caught")
+def test_write_caught_makes_no_file_for_nothing(tmp_path):
+    with stderr_to_log("loading"):
+        pass
+    write_caught(tmp_path / "startup.log")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("nothing_caught")
+def test_write_caught_replaces_a_link_and_never_follows_it(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / "startup.log").symlink_to(other)
+    with stderr_to_log("loading"):
+        write("a notice\n")
+    write_caught(tmp_path / "startup.log")
+    assert other.read_text() == "precious"
+    assert (tmp_path / "startup.log").read_text() == "loading: a notice\n"
+
+
+@pytest.mark.usefixtures("nothing_caught")
+def test_write_caught_that_cannot_write_ends_no_run(tmp_path, caplog):
+    (tmp_path / "startup.log").mkdir()
+    with stderr_to_log("loading"):
+        write("a notice\n")
+    with caplog.at_level(logging.DEBUG, "hvdtrain.quiet"):
+        write_caught(tmp_path / "startup.log")
+    assert "startup.log: not written: " in caplog.messages[-1]

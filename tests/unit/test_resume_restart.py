@@ -10,8 +10,8 @@ import pytest
 
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
+from hvdtrain.launch.telling import FIRST_RANKS, LAUNCHER, RESTART
 from hvdtrain.resume import ResumeRequest, settings_to_continue, settings_to_restart
-from hvdtrain.telling import FIRST_RANKS, LAUNCHER, RESTART
 from tests.unit.numpy_trainer import make_samples, trainer_of
 from tests.unit.resuming import RESUME, kill_at, outcome
 

@@ -122,12 +122,37 @@ def test_open_of_a_folder_that_cannot_be_written_raises(tmp_path):
 
 
 # ---------------------------------------------------------------- a run that goes on
-@pytest.mark.parametrize("names", [[], ["config.json", "metrics.jsonl", "summary.json", "checkpoints"]])
+@pytest.mark.parametrize("names", [[], ["config.json", "metrics.jsonl", "summary.json"]])
 def test_open_of_a_run_that_goes_on_takes_what_it_holds(tmp_path, names):
     for name in names:
-        (tmp_path / name).mkdir()
+        (tmp_path / name).write_text("")
+    (tmp_path / "checkpoints").mkdir()
     RunFolder.open(tmp_path, resumes=True).close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "checkpoints"])
+
+
+WRITTEN = ["config.json", "metrics.jsonl", "summary.json", ".config.json.tmp", ".metrics.jsonl.tmp", ".lock"]
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, "checkpoints"])
+def test_open_of_a_folder_with_a_link_that_leads_out_of_it_raises(tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(ConfigError, match=f"{name} is a link, not a f"):
+        RunFolder.open(tmp_path / "run", resumes=True)
+    assert outside.read_text() == "precious"
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    (tmp_path / "run" / name).unlink()
+    RunFolder.open(tmp_path / "run", resumes=True).close()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_open_of_a_folder_with_a_pipe_raises_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"{name} is not a regular file"):
+        RunFolder.open(tmp_path, resumes=True)
 
 
 ROWS = [
@@ -166,6 +191,26 @@ def test_cut_back_takes_a_torn_last_row_away(tmp_path, torn):
     assert (tmp_path / "metrics.jsonl").read_text() == whole
 
 
+BROKEN = [
+    *("", "{", '{"event": "train", "global_st', "\0" * 4096, "\ud8ff", "[" * 100_000, "null", "[1]", "3", "{}"),
+    *('{"event": "train"}', '{"event": "train", "global_step": "1"}', '{"event": "train", "global_step": 1e999}'),
+    '{"event": "train", "global_step": 1}{"event": "train", "global_step": 2}',
+    "x" * (3 << 20),
+]
+
+
+@pytest.mark.parametrize("broken", range(len(BROKEN)))
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_cut_back_takes_a_broken_row_away_and_keeps_those_after_it(tmp_path, broken, place):
+    lines = [json.dumps(row) + "\n" for row in ROWS]
+    torn = [*lines[:place], BROKEN[broken] + "\n", *lines[place:]]
+    (tmp_path / "metrics.jsonl").write_bytes("".join(torn).encode(errors="surrogatepass"))
+    folder = RunFolder.open(tmp_path, resumes=True)
+    folder.cut_back(4, 4)
+    folder.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:6])
+
+
 def test_cut_back_without_rows_writes_none(tmp_path):
     folder = RunFolder.open(tmp_path)
     folder.cut_back(5, 5)
@@ -178,4 +223,12 @@ def test_read_summary_returns_it_when_there_is_one(tmp_path):
     assert folder.read_summary() is None
     folder.write_summary({"global_step": 3})
     assert folder.read_summary() == {"global_step": 3}
+    folder.close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\0\0", "[" * 100_000, '"' + "x" * (2 << 20) + '"'])
+def test_read_summary_that_is_broken_is_none(tmp_path, text):
+    folder = RunFolder.open(tmp_path)
+    (tmp_path / "summary.json").write_text(text)
+    assert folder.read_summary() is None
     folder.close()

@@ -97,17 +97,89 @@ def test_saver_without_a_folder_writes_nothing_and_remembers_the_step(tmp_path):
 # ---------------------------------------------------------------- what
 def test_save_holds_state_and_manifest_as_they_were(tmp_path):
     state = PortableState({"w": np.array([1.0, 2.0])}, {"w/m": np.array([3.0])}, {"v": "w"})
-    manifest = {"n": 1}
+    manifest = {"n": 1, "deep": {"list": []}}
     saver = saver_of(tmp_path)
     saver.save(state, manifest, 5)
     state.weights["w"][:] = 9.0
     state.slots["w/m"][:] = 9.0
     manifest["n"] = 9
+    manifest["deep"]["list"].append(9)
     saver.wait()
     found = checkpoint.load(tmp_path / "step-00000005")
     assert found.state.weights["w"].tolist() == [1.0, 2.0]
     assert found.state.slots["w/m"].tolist() == [3.0]
     assert (found.state.aliases, found.manifest["n"]) == ({"v": "w"}, 1)
+    assert found.manifest["deep"] == {"list": []}
+
+
+def staged(saver):
+    return {name: array.ctypes.data for name, array in saver._staged.weights.items()}
+
+
+def test_memory_of_the_copy_is_used_again(tmp_path):
+    saver, state = saver_of(tmp_path), PortableState({"w": np.zeros(1000), "b": np.zeros(3)})
+    places = []
+    for step in (1, 2):
+        saver.save(state, {}, step)
+        saver.wait()
+        places.append(staged(saver))
+    assert places[0] == places[1]
+
+
+def test_copy_follows_names_shapes_and_dtypes(tmp_path):
+    saver = saver_of(tmp_path)
+    states = [
+        {"w": np.arange(4.0), "gone": np.ones(2)},
+        {"w": np.arange(6.0).reshape(3, 2).T, "new": np.array(True)},
+        {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "new": np.array(False)},
+    ]
+    for step, weights in enumerate(states):
+        saver.save(PortableState(weights), {}, step)
+        saver.wait()
+        found = checkpoint.load(tmp_path / f"step-0000000{step}").state.weights
+        assert {name: (a.dtype, a.tolist()) for name, a in found.items()} == {
+            name: (a.dtype, a.tolist()) for name, a in weights.items()
+        }
+        assert sorted(staged(saver)) == sorted(weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, []),
+        ({"save_every_steps": 5}, ["w"]),
+        ({"save_every_epochs": 1}, ["w"]),
+        ({"save_every_minutes": 1}, ["w"]),
+    ],
+)
+def test_memory_is_reserved_where_training_is_saved_on_the_way(tmp_path, settings, names):
+    saver, state = saver_of(tmp_path, **settings), PortableState({"w": np.zeros(1000)})
+    saver.reserve(state)
+    saver.wait()
+    assert sorted(staged(saver)) == names
+    before = staged(saver)
+    saver.save(state, {}, 1)
+    saver.wait()
+    assert not names or staged(saver) == before
+
+
+def test_no_memory_is_reserved_without_a_folder():
+    saver = saver_of(save_every_steps=1)
+    saver.reserve(PortableState({"w": np.zeros(1000)}))
+    saver.wait()
+    assert staged(saver) == {}
+
+
+def test_written_bytes_grow_with_every_checkpoint(tmp_path):
+    saver, seen = saver_of(tmp_path), []
+    assert saver.written_bytes == 0
+    for step in (1, 2):
+        saver.save(STATE, {}, step)
+        saver.wait()
+        seen.append(saver.written_bytes)
+    path = tmp_path / "step-00000001"
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    assert seen == [size, 2 * size]
 
 
 def test_wait_leaves_no_thread(tmp_path):
@@ -130,6 +202,8 @@ def test_wait_leaves_no_thread(tmp_path):
         ({"keep_last": 1, "keep_best": "loss"}, [1.0, 1.0, 2.0, 2.0, 2.0], [1, 5]),
         ({"keep_best": "loss"}, [3.0, 1.0, 2.0, 4.0, 5.0], [1, 2, 3, 4, 5]),
         ({"keep_last": 1, "keep_best": "loss"}, [None, 2.0, 3.0, None, None], [2, 5]),
+        ({"keep_last": 1, "keep_best": "loss"}, [float("nan"), 2.0, 3.0, 4.0, float("nan")], [2, 5]),
+        ({"keep_last": 1, "keep_best": "accuracy"}, ["x", 0.5, float("nan"), 0.4, 0.3], [2, 5]),
     ],
 )
 def test_keep_last_and_keep_best(tmp_path, settings, losses, kept):
@@ -157,6 +231,18 @@ def test_failed_write_is_raised_by_the_next_save_once(tmp_path):
         f"at {folder}/step-00000001. Earlier checkpoints are intact; make room or choose another --run-dir."
     )
     saver.wait()
+
+
+@pytest.mark.parametrize(
+    ("state", "manifest", "kind"),
+    [(PortableState({"w": np.array(["x"], dtype=object)}), {}, CheckpointError), (STATE, {"x": object()}, TypeError)],
+)
+def test_write_that_fails_in_any_way_is_raised_and_does_not_count(tmp_path, state, manifest, kind):
+    saver = saver_of(tmp_path)
+    saver.save(state, manifest, 1)
+    with pytest.raises(kind):
+        saver.wait()
+    assert (saver.take_committed(), list(tmp_path.iterdir())) == ([], [])
 
 
 def block(step):

@@ -10,6 +10,7 @@ import pytest
 from hvdtrain import registry
 from hvdtrain.checkpoint import find_latest
 from hvdtrain.errors import AdapterError, ConfigError
+from hvdtrain.job_options import GivenOptions
 from hvdtrain.resume import ResumeRequest
 from hvdtrain.train_job import train_job
 
@@ -71,7 +72,7 @@ def write_job(text, name="job.py"):
     return Path(name)
 
 
-def start(path, *, framework=None, run_dir=None, init_from=None, resume=None, settings=None):
+def start(path, *, framework=None, run_dir=None, init_from=None, resume=None, settings=None, is_quiet=False):
     return train_job(
         path,
         framework=framework,
@@ -80,6 +81,8 @@ def start(path, *, framework=None, run_dir=None, init_from=None, resume=None, se
         trace_every_steps=None,
         resume=resume or ResumeRequest(),
         settings=settings or {},
+        options=GivenOptions({}),
+        is_quiet=is_quiet,
     )
 
 
@@ -132,7 +135,43 @@ def test_prepare_data_runs_once_before_train_data():
 def test_rows_are_logged_to_the_console(capfd):
     run(JOB, log_every_steps=3)
     lines = capfd.readouterr().err.splitlines()
-    assert [line.split("  loss")[0] for line in lines] == ["train epoch 1  step 3"]
+    assert [line.split("  loss")[0] for line in lines if line.startswith("train ")] == ["train epoch 1  step 3"]
+    assert lines[0].startswith("hvdtrain ")
+    assert lines[-1] == "  run folder  runs/job-torch"
+
+
+@pytest.mark.usefixtures("with_packages")
+def test_quiet_run_prints_nothing(capfd):
+    start(write_job(JOB), is_quiet=True)
+    assert capfd.readouterr() == ("", "")
+    assert Path("runs/job-torch/summary.json").is_file()
+
+
+CALLBACKS = """
+class Stops(hvdtrain.Callback):
+    def on_step_end(self, trainer, report):
+        trainer.request_stop()
+
+
+def callbacks():
+    return [Stops()]
+"""
+
+
+@pytest.mark.usefixtures("with_packages")
+def test_callbacks_of_the_job_run():
+    assert run(JOB + CALLBACKS)["global_step"] == 2  # the one after the request
+
+
+@pytest.mark.usefixtures("with_packages")
+@pytest.mark.parametrize("made", ["[Stops]", "Stops()", "None"])
+def test_callbacks_that_are_none_are_refused(made):
+    with pytest.raises(ConfigError) as caught:
+        run(JOB + CALLBACKS.replace("[Stops()]", made))
+    told = str(caught.value)
+    assert told.startswith("job.py: callbacks() must return a list of hvdtrain.Callback, got ")
+    assert told.endswith(". Derive each from hvdtrain.Callback.")
+    assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("with_packages")

@@ -1,0 +1,60 @@
+"""The command ``hvdtrain doctor``: are these hosts fit for a launch, and if not, what is to be done?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hvdtrain.doctor.verdicts import Row
+
+WIDTH = 100
+
+
+def doctor(
+    hosts: Annotated[
+        str | None, typer.Option("-H", "--hosts", help="host:slots,host:slots; this machine if left out.")
+    ] = None,
+    hostfile: Annotated[
+        Path | None, typer.Option("--hostfile", help="The same as a file: one 'host slots=N' a line.")
+    ] = None,
+    job: Annotated[Path | None, typer.Option("--job", help="A job file that must be the same on every host.")] = None,
+) -> None:
+    """Look whether hosts are fit for a launch: ssh, names, network, memory, versions, builds, code, clocks, disks.
+
+    hvdtrain doctor -H worker1:2,worker2:2 --job job.py
+
+    Measures an allreduce over them. Exit code 0 when a launch can work, 1 when something must be mended first.
+    """
+    from hvdtrain.doctor.examination import examine
+
+    rows, places = examine(hosts=hosts, hostfile=hostfile, job=job)
+    print_rows(rows)
+    failed = [f"{row.check} on {row.host}" for row in rows if row.status == "FAIL"]
+    size = f"{len(places)} host{'s' * (len(places) != 1)}, {sum(host.slots for host in places)} slots"
+    if failed:
+        typer.echo(f"doctor: NOT READY ({size}): {len(failed)} of {len(rows)} checks fail: {', '.join(failed)}")
+        raise typer.Exit(1)
+    typer.echo(f"doctor: ready ({size})")
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print the table, at most `WIDTH` wide, and below each row that is not good what to do."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "note": "yellow", "FAIL": "bold red"}
+    table = Table("", "check", "host", "found", box=box.SIMPLE_HEAD, width=WIDTH)
+    for row in rows:
+        found = Text(row.found, overflow="fold")  # other hosts wrote it: no markup
+        if row.cure:
+            found.append(f"\n-> {row.cure}")
+        status = Text(row.status, style=colours[row.status])
+        table.add_row(status, row.check, Text(row.host, overflow="fold"), found)
+    Console(width=WIDTH).print(table)
