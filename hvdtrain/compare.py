@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hvdtrain import checkpoint
 from hvdtrain.errors import CheckpointError, ConfigError
+from hvdtrain.plain_files import open_plain, printable, read_json
 from hvdtrain.trace import TracedStep, read_trace, read_traced_weights
 
 #: Weights may differ by this many times the tolerance of the loss, relative to their norm.
@@ -32,6 +33,9 @@ _LIMITS = {
     "dropout": ("draws other numbers in each framework", "draws other numbers on each rank"),
     "batch norm": ("keeps the unbiased variance in PyTorch, the biased in Keras", "uses the statistics of each rank"),
 }
+
+#: A summary is a few kilobytes.
+_MAX_SUMMARY_BYTES = 1 << 20
 
 #: Written by PyTorch alone.
 _ONE_SIDED = "num_batches_tracked"
@@ -68,22 +72,27 @@ class Run:
             ConfigError: The folder holds no finished run.
         """
         try:
-            summary = json.loads((path / "summary.json").read_text())
-            lines = (path / "metrics.jsonl").read_text().splitlines()
-            final = checkpoint.find_latest(path / "checkpoints")
-        except (OSError, ValueError, CheckpointError) as error:
-            raise ConfigError(f"compare: {path} must be the folder of a finished run, got {error}.") from error
+            return cls._read(path)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
+            reason = printable(error if isinstance(error, OSError | ValueError | CheckpointError) else repr(error))
+            raise ConfigError(f"compare: {path} must be the folder of a finished run, got {reason}.") from error
+
+    @classmethod
+    def _read(cls, path: Path) -> Run:
+        summary = read_json(path / "summary.json", max_bytes=_MAX_SUMMARY_BYTES)
+        with open_plain(path / "metrics.jsonl") as stream:
+            rows = [row for row in map(json.loads, stream) if row["event"] == "train"]
+        final = checkpoint.find_latest(path / "checkpoints")
         if final is None:
-            raise ConfigError(f"compare: {path} must be the folder of a finished run, got no checkpoint in it.")
-        rows = [row for row in map(json.loads, lines) if row["event"] == "train"]
+            raise ValueError("no checkpoint in it")
         return cls(
             path,
-            summary["framework"],
-            summary["size"],
-            {row["samples_seen"]: row for row in rows},
+            str(summary["framework"]),
+            int(summary["size"]),
+            {int(row["samples_seen"]): row for row in rows},
             {name: array for name, array in final.state.weights.items() if not name.endswith(_ONE_SIDED)},
             read_trace(path),
-            tuple(final.manifest["notes"]),
+            tuple(map(str, final.manifest["notes"])),
         )
 
 

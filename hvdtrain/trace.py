@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from hvdtrain.callbacks import Callback, StepReport
+from hvdtrain.plain_files import open_plain, require_plain
 
 if TYPE_CHECKING:
     from hvdtrain.trainer import Trainer
@@ -82,11 +83,15 @@ def read_trace(run_dir: Path) -> dict[int, TracedStep]:
     file = run_dir / FOLDER / "steps.jsonl"
     if not file.exists():
         return {}
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    with open_plain(file) as stream:
+        rows = [json.loads(line) for line in stream]
     return {r["samples_seen"]: TracedStep(r["global_step"], r["grad_norms"], r["weight_norms"]) for r in rows}
 
 
 def read_traced_weights(run_dir: Path, global_step: int) -> dict[str, NDArray[Any]] | None:
     """Return all weights after a step, ``None`` when they were not saved there."""
     file = run_dir / FOLDER / f"step-{global_step:08d}.safetensors"
-    return load_file(file) if file.exists() else None
+    if not file.exists():
+        return None
+    require_plain(file)
+    return load_file(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 
@@ -48,7 +49,8 @@ def test_interrupt_reaches_the_ranks_which_save_and_leave(cluster):
     job = ["--framework", "torch", "--", "--run-dir", "runs/interrupted", "--epochs", "500"]
     with cluster.start_script("run", *job) as launch:
         wait_until(lambda: cluster.rows("interrupted"), launch)
-        launch.process.send_signal(signal.SIGINT)
+        # To the whole group, as a terminal does it.
+        os.killpg(launch.process.pid, signal.SIGINT)
         finished = launch.finish(timeout_s=60)
     assert finished.returncode == 130, finished.output
     assert cluster.steps("interrupted") != []

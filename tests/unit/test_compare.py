@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -348,3 +350,32 @@ def test_compare_pair_says_what_it_left_out(compared, notes, framework, size, le
 
 def test_compare_pair_of_a_repeated_run_compares_running_statistics(compared):
     assert compared(["batch norm"], "torch", 1, loss=2.0, running_var=1.5).is_fault
+
+
+@pytest.mark.parametrize(
+    "break_folder",
+    [
+        lambda folder: _as_pipe(folder / "summary.json"),
+        lambda folder: _as_pipe(folder / "metrics.jsonl"),
+        lambda folder: _as_link(folder / "metrics.jsonl", "/dev/zero"),
+        lambda folder: (folder / "summary.json").write_text("{}"),
+        lambda folder: (folder / "summary.json").write_text("[" * 100_000),
+        lambda folder: (folder / "metrics.jsonl").write_text('["train"]\n'),
+        lambda folder: (folder / "metrics.jsonl").write_text('{"event": "train"}\n'),
+    ],
+)
+def test_a_strangers_folder_is_refused_and_neither_waited_for_nor_believed(break_folder, tmp_path):
+    folder = write_run(tmp_path / "run", [row(1, 2.0)], W)
+    break_folder(folder)
+    with pytest.raises(ConfigError, match=r"^compare: .* must be the folder of a finished run, got "):
+        Run.read(folder)
+
+
+def _as_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _as_link(path, target):
+    path.unlink()
+    path.symlink_to(target)

@@ -202,7 +202,7 @@ def test_choose_framework_without_one_to_take_raises(text, wanted, message):
     assert str(caught.value) == message
 
 
-def test_the_digest_knows_the_own_options(write_job):
+def test_the_digest_knows_the_own_options():
     path = write_job("import hvdtrain\nSIZE = hvdtrain.option('size', 1)\n" + CONFIG + DATA)
     digests = {load_job(path, GivenOptions(values)).digest for values in ({}, {"size": "1"}, {"size": "2"})}
     assert len(digests) == 2

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-import hvdtrain.launch.guard
+from hvdtrain.launch import guard as guard_program
 from hvdtrain.launch.guard import end_session, find_members
 
 LIMIT_S = 20.0
@@ -36,7 +36,7 @@ def leader():
 
 @pytest.fixture
 def guard():
-    words = [sys.executable, "-I", "-S", hvdtrain.launch.guard.__file__]
+    words = [sys.executable, "-I", "-S", guard_program.__file__]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield process
         process.kill()
@@ -65,13 +65,13 @@ def test_guard_ends_the_session_of_a_leader_that_has_gone(leader, guard):
     began = time.monotonic()
     finish(guard, f"{leader.pid}\n")
     assert find_members(leader.pid) == []
-    assert time.monotonic() - began < guard._GRACE_S
+    assert time.monotonic() - began < guard_program._GRACE_S
 
 
 def test_guard_gives_the_leader_time_to_end_its_session_itself(leader, guard):
     began = time.monotonic()
     finish(guard, f"{leader.pid}\n")
-    assert time.monotonic() - began >= guard._GRACE_S
+    assert time.monotonic() - began >= guard_program._GRACE_S
     assert find_members(leader.pid) == []
 
 

@@ -15,6 +15,11 @@ def write(text):
     os.write(2, text.encode())
 
 
+@pytest.fixture(autouse=True)
+def nothing_caught(monkeypatch):
+    monkeypatch.setattr(quiet, "_caught", [])
+
+
 def test_stderr_to_log_sends_what_the_body_writes_to_the_debug_log(capfd, caplog):
     with caplog.at_level(logging.DEBUG, "hvdtrain.quiet"), stderr_to_log("loading"):
         write("a notice\n")
@@ -79,12 +84,6 @@ def test_stderr_to_log_leaves_no_file_open_after_an_error():
 
 
 # ---------------------------------------------------------------- the file of what was kept off
-@pytest.fixture
-def nothing_caught(monkeypatch):
-    monkeypatch.setattr(quiet, "_caught", [])
-
-
-@pytest.mark.usefixtures("nothing_caught")
 def test_write_caught_keeps_each_line_with_its_source(tmp_path):
     with stderr_to_log("loading"):
         write("one\ntwo")
@@ -94,7 +93,6 @@ def test_write_caught_keeps_each_line_with_its_source(tmp_path):
     assert (tmp_path / "startup.log").read_text() == "loading: one\nloading: two\nstarting: three\n"
 
 
-@pytest.mark.usefixtures("nothing_caught")
 def test_write_caught_makes_no_file_for_nothing(tmp_path):
     with stderr_to_log("loading"):
         pass
@@ -102,7 +100,6 @@ def test_write_caught_makes_no_file_for_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("nothing_caught")
 def test_write_caught_replaces_a_link_and_never_follows_it(tmp_path):
     other = tmp_path / "other"
     other.write_text("precious")
@@ -114,7 +111,6 @@ def test_write_caught_replaces_a_link_and_never_follows_it(tmp_path):
     assert (tmp_path / "startup.log").read_text() == "loading: a notice\n"
 
 
-@pytest.mark.usefixtures("nothing_caught")
 def test_write_caught_that_cannot_write_ends_no_run(tmp_path, caplog):
     (tmp_path / "startup.log").mkdir()
     with stderr_to_log("loading"):
