@@ -25,6 +25,7 @@ from hvdtrain.saving import Saver
 from hvdtrain.signals import StopSignals, raise_stopped
 from hvdtrain.sources import SourceStep
 from hvdtrain.step import StepResult, StepVotes
+from hvdtrain.step_split import StepSplit
 from hvdtrain.stream import Stream
 from hvdtrain.versions import installed_versions
 from hvdtrain.watchdog import Watchdog
@@ -55,6 +56,7 @@ class Trainer(Preparation):
         self.topology = self.communicator.topology
         self._folder, self._callbacks, self._saver = None, [], Saver(None, self.config)
         self.position = Position()
+        self._split = StepSplit(self.position)
         with ends_all_ranks(self.communicator), StopSignals() as self._signals, self._watchdog():
             try:
                 self.start()
@@ -163,6 +165,7 @@ class Trainer(Preparation):
         every = self.config.check_replicas_every_steps
         if every is not None and counters.global_step % every == 0:
             self._require_equal_replicas(f"step {counters.global_step}")
+        self._split.step_done()
         return result
 
     def _evaluate(self, *, is_planned: bool) -> None:
@@ -275,6 +278,7 @@ class Trainer(Preparation):
             "ledger": {"train": self._ledger, "eval": self._evaluator and self._evaluator.ledger},
             "samples_per_s": self._recorder.samples_per_s(),
             "time_s": self._recorder.elapsed_s(),
+            **self._split.gather(self.communicator),
         }
         if self._folder is not None:
             self._folder.write_summary(summary)

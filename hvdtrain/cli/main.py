@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 import typer
 
 import hvdtrain
+from hvdtrain.cli import bench as bench_command
 from hvdtrain.cli import launch as launch_command
 from hvdtrain.cli import parity as parity_command
 from hvdtrain.cli import train as train_command
+from hvdtrain.cli.bench import bench
 from hvdtrain.cli.compare import compare
 from hvdtrain.cli.doctor import doctor
 from hvdtrain.cli.inspect import inspect
@@ -31,6 +33,7 @@ app = typer.Typer(
 app.command(context_settings=train_command.CONTEXT)(train)
 app.command(context_settings=launch_command.CONTEXT)(launch)
 app.command(context_settings=parity_command.CONTEXT)(parity)
+app.command(context_settings=bench_command.CONTEXT)(bench)
 app.command()(compare)
 app.command()(doctor)
 app.command()(inspect)

@@ -21,7 +21,7 @@ LEDGER = {
     "train": {"once": 26, "more": 0, "never": 0},
     "eval": {"once": 11, "more": 0, "never": 0},
 }
-_CLOCK = ("time_s", "samples_per_s")
+_CLOCK = ("time_s", "samples_per_s", "split", "ranks")
 _COUNTERS = ("epoch", "global_step", "samples_seen")
 
 

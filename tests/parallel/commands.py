@@ -59,7 +59,7 @@ def row_lines(finished: Finished) -> list[str]:
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return ``summary.json`` without what depends on time."""
     summary = json.loads((folder / "summary.json").read_text())
-    timed = {"samples_per_s", "time_s"}
+    timed = {"samples_per_s", "time_s", "split", "ranks"}
     assert timed <= summary.keys()
     return {name: value for name, value in summary.items() if name not in timed}
 

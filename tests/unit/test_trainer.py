@@ -226,6 +226,8 @@ def test_summary_holds_the_run_in_numbers():
     errors = (np.column_stack([data.columns["x"], np.ones(10)]) @ w - data.columns["y"]) ** 2
     assert summary.pop("samples_per_s") > 0
     assert summary.pop("time_s") > 0
+    assert [rank["rank"] for rank in summary.pop("ranks")] == [0]
+    assert sum(summary.pop("split").values()) > 0
     assert summary.pop("train")["loss"] > summary["eval"]["loss"]
     assert summary == {
         "framework": "torch",

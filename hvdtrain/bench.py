@@ -1,0 +1,209 @@
+"""Time a job on several numbers of ranks, interleaved, and say where a step goes and what to change first.
+
+Every measurement is a plain ``hvdtrain train``; what it leaves in its run folder is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtrain import checkpoint
+from hvdtrain.doctor.allreduce import MARK
+from hvdtrain.errors import ConfigError
+
+#: Share of a step from which a part is worth a word, and what may be done about it; the largest is told.
+_ADVICE = {
+    "data": (0.10, "the ranks wait for samples: raise --data-workers, or offer __getitems__ for whole batches"),
+    "communication": (
+        0.15,
+        "the reduction is exposed: raise --global-batch-size, accumulate with --backward-passes-per-step, or try "
+        "--compression fp16",
+    ),
+    "waiting": (0.10, "ranks wait for the slowest: look at the ranks of summary.json, and give each its own cores"),
+    "update": (0.25, "the optimizer is the largest part beside the model: raise --global-batch-size"),
+    "callbacks": (0.05, "callbacks and rows: raise --log-every-steps, or make the callbacks of the job shorter"),
+}
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """What to measure.
+
+    Attributes:
+        sizes: Numbers of ranks, from 1.
+        is_weak: Whether the global batch grows with the ranks.
+        global_batch_size: Samples per update on the smallest number of ranks.
+        num_steps: Steps that count, of each run.
+        warm_up: Steps before them, from 1.
+        repeats: Runs of each size, interleaved.
+        options: More options of ``hvdtrain train``.
+    """
+
+    job: Path
+    framework: str
+    sizes: tuple[int, ...]
+    is_weak: bool
+    global_batch_size: int
+    num_steps: int
+    warm_up: int
+    repeats: int
+    options: tuple[str, ...] = ()
+
+    def batch_of(self, size: int) -> int:
+        """Return the global batch on ``size`` ranks."""
+        return self.global_batch_size * size // min(self.sizes) if self.is_weak else self.global_batch_size
+
+
+@dataclass
+class Scale:
+    """What was measured on one number of ranks.
+
+    Attributes:
+        step_ms: Every counted step of all repeats.
+        splits: The split of a step of each repeat, in ms.
+        num_bytes: Bytes of the weights, which are those of the gradients.
+        floor_ms: What reducing them costs at the measured bandwidth, 0 for one rank.
+    """
+
+    size: int
+    global_batch_size: int
+    step_ms: list[float] = field(default_factory=list)
+    splits: list[dict[str, float]] = field(default_factory=list)
+    num_bytes: int = 0
+    floor_ms: float = 0.0
+
+    @property
+    def median_ms(self) -> float:
+        """Median time of a step."""
+        return statistics.median(self.step_ms)
+
+    @property
+    def spread_ms(self) -> float:
+        """Half the distance between the quartiles."""
+        low, _, high = statistics.quantiles(self.step_ms, n=4)
+        return (high - low) / 2
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of all ranks per second."""
+        return 1e3 * self.global_batch_size / self.median_ms
+
+    @property
+    def split(self) -> dict[str, float]:
+        """Median of each part of a step."""
+        return {name: statistics.median(split[name] for split in self.splits) for name in self.splits[0]}
+
+    def advice(self) -> str:
+        """Return the one thing to change first."""
+        total = sum(self.split.values()) or 1.0
+        shares = {name: value / total for name, value in self.split.items()}
+        worth = [name for name, (least, _) in _ADVICE.items() if shares.get(name, 0.0) >= least]
+        if not worth:
+            return "nothing stands out: the time is in the model itself"
+        largest = max(worth, key=lambda name: shares[name])
+        return f"{largest} takes {shares[largest]:.0%} of a step: {_ADVICE[largest][1]}"
+
+
+def run_bench(request: BenchRequest, folder: Path) -> list[Scale]:
+    """Run the job on every number of ranks, ``repeats`` times in turn.
+
+    Args:
+        request: What to measure.
+        folder: For run folders and logs; they are removed again, logs of failed runs excepted.
+
+    Raises:
+        ConfigError: A run fails; the message holds the end of its log.
+    """
+    scales = [Scale(size, request.batch_of(size)) for size in request.sizes]
+    folder.mkdir(parents=True, exist_ok=True)
+    # The same threads on every number of ranks, so that one core of one rank is compared with one core of many.
+    threads = str(max(1, len(os.sched_getaffinity(0)) // max(request.sizes)))
+    environ = {"OMP_NUM_THREADS": threads, **os.environ}
+    for _ in range(request.repeats):
+        for scale in scales:
+            _run_once(request, scale, folder, environ)
+    for scale in scales:
+        if scale.size > 1:
+            scale.floor_ms = 1e3 * scale.num_bytes * _seconds_per_byte(scale.size, environ)
+    return scales
+
+
+def efficiency(scale: Scale, base: Scale) -> float:
+    """Return throughput per rank over that of ``base``, 1 for perfect scaling."""
+    return (scale.samples_per_s / scale.size) / (base.samples_per_s / base.size)
+
+
+def as_json(request: BenchRequest, scales: Sequence[Scale]) -> dict[str, Any]:
+    """Return all figures as JSON values."""
+    return {
+        "job": str(request.job),
+        "framework": request.framework,
+        "scaling": "weak" if request.is_weak else "strong",
+        "scales": [
+            {
+                "size": scale.size,
+                "global_batch_size": scale.global_batch_size,
+                "median_ms": scale.median_ms,
+                "spread_ms": scale.spread_ms,
+                "samples_per_s": scale.samples_per_s,
+                "efficiency": efficiency(scale, scales[0]),
+                "num_bytes": scale.num_bytes,
+                "floor_ms": scale.floor_ms,
+                "split": scale.split,
+                "advice": scale.advice(),
+            }
+            for scale in scales
+        ],
+    }
+
+
+def _run_once(request: BenchRequest, scale: Scale, folder: Path, environ: Mapping[str, str]) -> None:
+    run_dir = folder / f"{request.framework}-{scale.size}"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    options = [
+        *("--framework", request.framework, "--run-dir", str(run_dir), "--quiet"),
+        *("--global-batch-size", str(scale.global_batch_size), "--log-every-steps", "1"),
+        *("--max-steps", str(request.warm_up + request.num_steps), *request.options),
+    ]
+    _run(scale.size, ["hvdtrain", "train", str(request.job), *options], environ, run_dir.with_suffix(".log"))
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    times = [row["time_s"] for row in rows if row["event"] == "train"]
+    steps = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
+    scale.step_ms += steps[request.warm_up - 1 :]
+    scale.splits.append(json.loads((run_dir / "summary.json").read_text())["split"])
+    newest = checkpoint.find_latest(run_dir / "checkpoints")
+    if newest is not None:
+        scale.num_bytes = sum(array.nbytes for array in newest.state.weights.values())
+    shutil.rmtree(run_dir)
+    run_dir.with_suffix(".log").unlink()
+
+
+def _seconds_per_byte(size: int, environ: Mapping[str, str]) -> float:
+    """Return what the control plane's allreduce of several MB takes on ``size`` ranks of this host."""
+    told = _run(size, ["python", "-m", "hvdtrain.doctor.allreduce"], environ, None)
+    line = next(line for line in told.splitlines() if line.startswith(MARK))
+    num_bytes, seconds, _ = json.loads(line.removeprefix(MARK))["times"][-1]
+    return float(seconds / num_bytes)
+
+
+def _run(size: int, command: Sequence[str], environ: Mapping[str, str], log: Path | None) -> str:
+    words = [sys.executable, "-m", "hvdtrain", "launch", "-np", str(size), "--", *command]
+    done = subprocess.run(  # noqa: S603  # our own program
+        words, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if log is not None:
+        log.write_text(done.stdout + done.stderr)
+    if done.returncode:
+        end = "\n  ".join([line for line in done.stderr.splitlines() if line.strip()][-8:])
+        raise ConfigError(f"bench: {' '.join(command)} must end well on {size} ranks, got {done.returncode}:\n  {end}")
+    return done.stdout
