@@ -83,6 +83,8 @@ class Communicator:
         self.topology = self._read_topology()
         #: Names this launch, the same on every rank.
         self.job_id: str = self.broadcast(uuid.uuid4().hex)
+        #: Whether mpirun ends with the code of a rank that exits; MPICH's does only with that of one that aborts.
+        self.keeps_exit_codes: bool = mpi.get_vendor()[0] == "Open MPI"
         #: Small messages between two ranks, for a thread of their own.
         self.mailbox = Mailbox(mpi)
 

@@ -55,8 +55,7 @@ def leave(error: HvdTrainError) -> NoReturn:
     """Print an error that all ranks share, once, and leave with its exit code.
 
     A launcher ends the other ranks as soon as one has left, so the root prints first and the others wait to be
-    ended. The root leaves without finalising MPI, which would wait for them; MPICH's mpirun keeps the code only of a
-    rank that aborts.
+    ended. The root leaves without finalising MPI, which would wait for them.
     """
     rank, size, _ = launched_as()
     if rank == 0:
@@ -65,7 +64,7 @@ def leave(error: HvdTrainError) -> NoReturn:
         sys.exit(error.exit_code)
     if rank != 0:
         time.sleep(_WAIT_S)
-    if connect.cache_info().currsize:
+    if connect.cache_info().currsize and not connect().keeps_exit_codes:
         connect().abort(error.exit_code)
     os._exit(error.exit_code)
 
