@@ -38,6 +38,11 @@ class Canonical(keras.optimizers.Optimizer):
         update = {"sgd": self._sgd, "adam": self._adam, "adamw": self._adamw, "lamb": self._lamb}
         update[self.definition.name](gradient, variable, slots, tf.cast(learning_rate, tf.float64))
 
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether an element's update depends on that element alone, so that compiling it changes no sum's order."""
+        return self.definition.name != "lamb"
+
     def get_config(self) -> dict[str, Any]:
         """Return what ``from_config`` rebuilds this optimizer from; Horovod does so when it wraps."""
         return {**super().get_config(), "settings": self.settings}

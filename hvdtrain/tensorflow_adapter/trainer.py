@@ -29,7 +29,7 @@ from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
 from hvdtrain.tensorflow_adapter.broadcast import broadcast_variables
 from hvdtrain.tensorflow_adapter.model import BoundModel, Scope, elements, leading_open, require
-from hvdtrain.tensorflow_adapter.optimizers import build_optimizer
+from hvdtrain.tensorflow_adapter.optimizers import Canonical, build_optimizer
 from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.trainer import Trainer
@@ -90,11 +90,14 @@ class TensorFlowTrainer(Trainer):
         if self.counters.step_in_epoch == 0:  # asking Keras takes about a millisecond
             require_same_trained("train_step", self._trained, self._names_of_trained())
         self._seed_dropout()
-        for batch in micro_batches:
-            self._traced("accumulate", self._accumulate, batch)(batch)
+        held = self._nothing
+        for index, batch in enumerate(micro_batches):
+            held = self._traced("gradients", self._gradients_of, batch)(batch) if index == 0 else self._add(batch, held)
+            self.position.moved()
         self.position.enter("reduce")
         rate = lr if self.optimizer is None else self._rate * lr / self.config.learning_rate
-        sums, grad_norm, norms = self._apply(tf.constant(rate, tf.float32), tf.constant(votes.tail(), tf.float64))
+        tail = tf.constant(votes.tail(), tf.float64)
+        sums, grad_norm, norms = self._apply(held, tf.constant(rate, tf.float32), tail)
         traced = dict(zip(self._used_names, norms.numpy().tolist(), strict=True)) if self.trace_every_steps else {}
         return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm), traced)
 
@@ -156,29 +159,37 @@ class TensorFlowTrainer(Trainer):
         return optimizer and _checked(optimizer)
 
     def _build_functions(self, batch: Any) -> None:
-        """Make the variables that gradients are added into, and trace which parameters the loss uses."""
+        """Trace which parameters the loss uses, and make what a rank with an empty share brings."""
         self._functions = {}
-        self._sums = [tf.Variable(tf.zeros((), tf.float64)) for _ in range(2)]
-        self._gradients = [tf.Variable(tf.zeros_like(v.value)) for v in self._variables]
         self._is_used = [True] * len(self._variables)
-        self._traced("accumulate", self._accumulate, batch).get_concrete_function()
-        used = zip(self._variables, self._is_used, strict=True)
-        self._named.unused = {
-            self._named.name_of[id(v)] for v, is_used in zip(self._variables, self._is_used, strict=True) if not is_used
-        }
-        self._used_names = [self._named.name_of[id(variable)] for variable, is_used in used if is_used]
+        self._traced("gradients", self._gradients_of, batch).get_concrete_function()
+        used = self._used()
+        self._used_names = [self._named.name_of[id(variable)] for variable in used]
+        self._named.unused = {self._named.name_of[id(v)] for v in self._variables} - set(self._used_names)
+        self._nothing = (tf.zeros(2, tf.float64), [tf.zeros(v.shape, v.dtype) for v in used])
         self._apply = tf.function(self._reduce_and_update, autograph=False)
+        # XLA makes one pass over memory of the dozen that the operations of an update make.
+        compiles = isinstance(self._optimizer, Canonical) and self._optimizer.is_elementwise
+        self._update = tf.function(self._update_variables, autograph=False, jit_compile=compiles or None)
 
-    def _traced(self, name: str, body: Callable[[Any], Any], batch: Any) -> Any:
-        """Return ``body`` traced once for batches of this form, however many samples they hold."""
+    def _traced(self, name: str, body: Callable[..., Any], batch: Any, *more: Any) -> Any:
+        """Return ``body`` traced once for batches of this form, however many samples they hold.
+
+        Args:
+            name: Of the body.
+            body: Takes the batch, then what has the form of ``more``.
+            batch: A batch.
+            more: Tensors of fixed shape.
+        """
         form = tf.nest.map_structure(leading_open, batch)
         key = (name, repr(form))
         if key not in self._functions:
-            self._functions[key] = tf.function(body, input_signature=[form])
+            fixed = tf.nest.map_structure(tf.TensorSpec.from_tensor, list(more))
+            self._functions[key] = tf.function(body, input_signature=[form, *fixed])
         return self._functions[key]
 
-    def _accumulate(self, batch: Any) -> None:
-        """Add one micro-batch's gradients and loss sums into the variables of the step."""
+    def _gradients_of(self, batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return loss and weight sum of one micro-batch, and the gradients of the parameters that the loss uses."""
         nominal = self._plan.sizes.global_batch_size
         with tf.GradientTape() as tape:
             values, weights = elements(self._loss(batch, training=True), self.built_model)
@@ -187,19 +198,26 @@ class TensorFlowTrainer(Trainer):
             total = tf.reduce_sum(weighted) / nominal
         gradients = tape.gradient(total, [variable.value for variable in self._variables])
         self._is_used = [gradient is not None for gradient in gradients]
-        for held, gradient in zip(self._gradients, gradients, strict=True):
-            if gradient is not None:
-                held.assign_add(tf.convert_to_tensor(gradient))
-        self._sums[0].assign_add(tf.reduce_sum(tf.cast(weighted, tf.float64)))
-        self._sums[1].assign_add(tf.reduce_sum(tf.cast(weights, tf.float64)))
+        sums = [tf.reduce_sum(tf.cast(part, tf.float64)) for part in (weighted, weights)]
+        return tf.stack(sums), [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
-    def _reduce_and_update(self, lr: tf.Tensor, tail: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _add(self, batch: Any, held: tuple[tf.Tensor, list[tf.Tensor]]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return what is held plus that of one more micro-batch; TensorFlow adds into the new gradients' memory."""
+        return self._traced("add", self._gradients_added, batch, *held)(batch, *held)  # type: ignore[no-any-return]
+
+    def _gradients_added(
+        self, batch: Any, sums: tf.Tensor, gradients: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        more_sums, more = self._gradients_of(batch)
+        return sums + more_sums, [held + gradient for held, gradient in zip(gradients, more, strict=True)]
+
+    def _reduce_and_update(
+        self, held: tuple[tf.Tensor, list[tf.Tensor]], lr: tf.Tensor, tail: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Sum over ranks, normalise, clip and apply; leave alone what the loss does not use."""
-        step = tf.concat([tf.stack([tf.identity(s) for s in self._sums]), tail], axis=0)
-        sums = hvd.allreduce(step, op=hvd.Sum, name="hvdtrain.step")
-        used = [pair for pair in zip(self._gradients, self._variables, self._is_used, strict=True) if pair[2]]
-        variables = [variable for _, variable, _ in used]
-        reduced = reduce_gradients(self._optimizer, [tf.identity(held) for held, _, _ in used], variables)
+        own_sums, gradients = held
+        sums = hvd.allreduce(tf.concat([own_sums, tail], axis=0), op=hvd.Sum, name="hvdtrain.step")
+        reduced = reduce_gradients(self._optimizer, gradients, self._used())
         weight_sum = sums[STEP_FIELDS.index("weight_sum")]
         scale = tf.where(weight_sum != 0, self._plan.sizes.global_batch_size / weight_sum, 0.0)
         grad_norm = tf.cast(tf.linalg.global_norm(reduced), tf.float64) * scale
@@ -209,18 +227,20 @@ class TensorFlowTrainer(Trainer):
         is_finite = tf.math.is_finite(grad_norm) & tf.math.is_finite(sums[0])
 
         def update() -> tf.Tensor:
-            self._optimizer.learning_rate = lr
-            self._optimizer.apply_gradients(
-                [(g * tf.cast(factor, g.dtype), v) for g, v in zip(reduced, variables, strict=True)]
-            )
+            self._update(reduced, factor, lr)
             return tf.constant(True)
 
         tf.cond(is_finite & (weight_sum != 0), update, lambda: tf.constant(False))
-        with tf.control_dependencies([sums, *reduced]):
-            for held in [*self._sums, *self._gradients]:
-                held.assign(tf.zeros_like(held))  # assigned, not multiplied: NaN * 0 is NaN
-        norms = tf.stack([tf.cast(tf.norm(g), tf.float64) * scale for g in reduced]) if self.trace_every_steps else step
+        norms = tf.stack([tf.cast(tf.norm(g), tf.float64) * scale for g in reduced]) if self.trace_every_steps else sums
         return sums, grad_norm, norms
+
+    def _update_variables(self, reduced: list[tf.Tensor], factor: tf.Tensor, lr: tf.Tensor) -> None:
+        self._optimizer.learning_rate = lr
+        gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in reduced]
+        self._optimizer.apply_gradients(list(zip(gradients, self._used(), strict=True)))
+
+    def _used(self) -> list[keras.Variable]:
+        return [v for v, is_used in zip(self._variables, self._is_used, strict=True) if is_used]
 
     def _names_of_trained(self) -> list[str]:
         return [self._named.name_of[id(variable)] for variable in self.built_model.trainable_variables]

@@ -10,6 +10,9 @@ import torch
 from hvdtrain.config import TrainConfig
 from hvdtrain.optimizers import define
 
+#: Types of parameters that PyTorch's fused kernels update.
+_FUSED = (torch.float32, torch.float64)
+
 
 class Lamb(torch.optim.Optimizer):
     """LAMB as :mod:`hvdtrain.optimizers` defines it; PyTorch has none of its own."""
@@ -50,15 +53,20 @@ class Lamb(torch.optim.Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """Return the canonical optimizer over the parameters that train; slots follow in :func:`build_slots`."""
+    """Return the canonical optimizer over the parameters that train; slots follow in :func:`build_slots`.
+
+    PyTorch's fused kernels read and write each tensor once, on CPUs too. They walk raw memory, and gradients are
+    contiguous here, so parameters must be.
+    """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     lr, decay = config.learning_rate, config.weight_decay
+    fused = all(p.dtype in _FUSED and p.is_cpu and p.is_contiguous() for p in trained)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(trained, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lamb": Lamb}
-    kind: Any = kinds[config.optimizer]
-    built: torch.optim.Optimizer = kind(trained, lr, config.betas, config.epsilon, decay)
-    return built
+        return torch.optim.SGD(trained, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov, fused=fused)
+    if config.optimizer == "lamb":
+        return Lamb(trained, lr, config.betas, config.epsilon, decay)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(trained, lr, config.betas, config.epsilon, decay, fused=fused)
 
 
 def build_slots(config: TrainConfig, optimizer: torch.optim.Optimizer) -> None:

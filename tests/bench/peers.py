@@ -8,15 +8,12 @@ One process takes the share of one rank, so that its ratio is the efficiency of 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,20 +57,8 @@ def time_of(case: Case, name: str) -> list[float]:
 
 
 def ours(case: Case, name: str) -> list[float]:
-    del name
-    folder = Path(tempfile.mkdtemp(prefix="hvdtrain-bench."))
-    batch = 2 * BATCH[case.job] * case.accumulation
-    options = {"--global-batch-size": batch, "--batch-size": BATCH[case.job], "--log-every-steps": 1}
-    options |= {"--max-steps": case.warm_up + case.num_steps, "--size": case.size, "--framework": case.framework}
-    options |= {"--run-dir": folder / "run"}
-    words = [str(word) for pair in options.items() for word in pair]
-    try:
-        run([*HVDTRAIN, "launch", "-np", "2", "--", "hvdtrain", "train", JOBS[case.job], *words, "--quiet"])
-        rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    finally:
-        shutil.rmtree(folder)
-    times = [0.0] + [row["time_s"] for row in rows if row["event"] == "train"]
-    return [1e3 * (after - before) for before, after in itertools.pairwise(times)][case.warm_up :]
+    words = [*HVDTRAIN, "launch", "-np", "2", "--", "python", "-m", module(case, name), *case.options()]
+    return read(run(words))
 
 
 def alone(case: Case, name: str) -> list[float]:

@@ -9,7 +9,9 @@ import torch
 
 from hvdtrain import Callback
 from hvdtrain.checkpoint import load
+from hvdtrain.config import TrainConfig
 from hvdtrain.errors import AdapterError
+from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots
 from hvdtrain.torch_adapter.reduction import wrap
 from tests.parallel import exact_torch, toy_torch
 from tests.parallel.fitting import Fitter
@@ -163,6 +165,23 @@ def test_parameter_that_is_not_contiguous_trains_like_another(toy, rule):
     size = {"sgd": 0.15, "adam": 0.1, "lamb": 0.1 * np.linalg.norm(start) / np.sqrt(6)}[rule]
     np.testing.assert_allclose(run.weights["p"], start - size, atol=2e-6)
     assert not run.trainer.built_model.p.is_contiguous()
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+def test_update_of_a_turned_parameter_is_that_of_a_straight_one(rule):
+    """Fused kernels walk raw memory: they would pair a turned parameter with another element's gradient."""
+    config = TrainConfig(optimizer=rule, momentum=0.9 if rule == "sgd" else 0.0, weight_decay=0.1)
+    gradient, found = torch.tensor([[1.0, -2.0], [3.0, -4.0], [0.5, 0.25]]), []
+    for turn in (lambda tensor: tensor, lambda tensor: tensor.t().contiguous().t()):
+        parameter = torch.nn.Parameter(turn(torch.arange(6.0).reshape(3, 2)))
+        optimizer = build_optimizer(config, [parameter])
+        build_slots(config, optimizer)
+        for _ in range(3):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        found.append(parameter.detach().numpy())
+    assert optimizer.param_groups[0]["fused"] is False
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
 def test_buffers_of_bool_bfloat16_and_strides_become_those_of_the_root(toy):
