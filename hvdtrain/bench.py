@@ -31,8 +31,11 @@ _ADVICE = {
     ),
     "waiting": (0.10, "ranks wait for the slowest: look at the ranks of summary.json, and give each its own cores"),
     "update": (0.25, "the optimizer is the largest part beside the model: raise --global-batch-size"),
-    "callbacks": (0.05, "callbacks and rows: raise --log-every-steps, or make the callbacks of the job shorter"),
 }
+
+
+#: Half the distance between the quartiles, over the median, beyond which nothing is concluded.
+_NOISE = 0.2
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,12 @@ class Scale:
 
     def advice(self) -> str:
         """Return the one thing to change first."""
+        if self.spread_ms > _NOISE * self.median_ms:
+            return "steps differ too much to say more: measure on an idle machine, or with more --steps and --repeats"
         total = sum(self.split.values()) or 1.0
         shares = {name: value / total for name, value in self.split.items()}
-        worth = [name for name, (least, _) in _ADVICE.items() if shares.get(name, 0.0) >= least]
+        among = {"data", "update"} if self.size == 1 else set(_ADVICE)
+        worth = [name for name in among if shares.get(name, 0.0) >= _ADVICE[name][0]]
         if not worth:
             return "nothing stands out: the time is in the model itself"
         largest = max(worth, key=lambda name: shares[name])
@@ -173,12 +179,18 @@ def _run_once(request: BenchRequest, scale: Scale, folder: Path, environ: Mappin
     options = [
         *("--framework", request.framework, "--run-dir", str(run_dir), "--quiet"),
         *("--global-batch-size", str(scale.global_batch_size), "--log-every-steps", "1"),
-        *("--max-steps", str(request.warm_up + request.num_steps), *request.options),
+        *("--max-steps", str(request.warm_up + request.num_steps), "--eval-every-epochs", "1000000"),
+        *request.options,
     ]
     _run(scale.size, ["hvdtrain", "train", str(request.job), *options], environ, run_dir.with_suffix(".log"))
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     times = [row["time_s"] for row in rows if row["event"] == "train"]
     steps = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
+    if len(steps) < request.warm_up + 1:
+        raise ConfigError(
+            f"bench: a run must make more steps than --warm-up {request.warm_up} and 1, got {len(times)} on "
+            f"{scale.size} ranks, where the job ends. Give it more --epochs, or a smaller --global-batch-size."
+        )
     scale.step_ms += steps[request.warm_up - 1 :]
     scale.splits.append(json.loads((run_dir / "summary.json").read_text())["split"])
     newest = checkpoint.find_latest(run_dir / "checkpoints")

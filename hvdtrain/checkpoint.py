@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from hvdtrain.errors import CheckpointError
 from hvdtrain.manifest import FILES, find_fault
 from hvdtrain.plain_files import printable, read_json
 from hvdtrain.portable import PortableState
-from hvdtrain.tensor_file import read_tensors, write_tensors
+from hvdtrain.tensor_file import OnBytes, ignore, read_tensors, write_tensors
 
 #: Number of the layout described here; raised when an older reader would misread a newer folder.
 FORMAT = 1
@@ -86,7 +86,7 @@ def commit(
     global_step: int,
     state: PortableState,
     manifest: Mapping[str, Any],
-    on_bytes: Callable[[int], None] = lambda count: None,
+    on_bytes: OnBytes = ignore,
 ) -> Path:
     """Write the checkpoint of a step and return its folder.
 
@@ -125,14 +125,14 @@ def commit(
     return final
 
 
-def load(path: Path) -> Checkpoint:
-    """Read one checkpoint and verify the digest of every file.
+def load(path: Path, on_bytes: OnBytes = ignore) -> Checkpoint:
+    """Read one checkpoint and verify the digest of every file; ``on_bytes`` is told of each piece.
 
     Raises:
         CheckpointError: A file is missing, damaged, or of a newer format; the message names it.
     """
     manifest = read_manifest(path)
-    weights, slots = (read_tensors(path / name, manifest["files"][name]) for name in FILES)
+    weights, slots = (read_tensors(path / name, manifest["files"][name], on_bytes) for name in FILES)
     require_aliases(path, manifest["aliases"], weights)
     return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"], _updates(manifest)))
 
@@ -145,6 +145,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     if path.is_symlink():
         raise CheckpointError(f"load: {path} must be a folder, got a link. Name the folder it leads to.")
+    if (path / "checkpoints").is_dir():
+        raise CheckpointError(
+            f"load: {path} must be a checkpoint, got a run folder. Name one of its checkpoints/step-*."
+        )
     file = path / "manifest.json"
     try:
         manifest = read_json(file, max_bytes=_MAX_BYTES)
@@ -181,8 +185,10 @@ def require_aliases(path: Path, aliases: Mapping[str, Any], names: Collection[st
         raise CheckpointError(f"load: {path} must alias tensors that it holds. Use an older checkpoint.")
 
 
-def find_latest(folder: Path) -> Checkpoint | None:
+def find_latest(folder: Path, on_bytes: OnBytes = ignore) -> Checkpoint | None:
     """Return the newest checkpoint that verifies; ``None`` when there is none to try.
+
+    ``on_bytes`` is told of each piece that is read.
 
     Raises:
         CheckpointError: There are checkpoints and none verifies.
@@ -191,7 +197,7 @@ def find_latest(folder: Path) -> Checkpoint | None:
     errors = []
     for path in reversed(paths):
         try:
-            return load(path)
+            return load(path, on_bytes)
         except CheckpointError as error:
             errors.append(str(error))
     if errors:

@@ -27,7 +27,7 @@ class GivenOptions:
             values: By name without dashes.
             known: Options of the command itself, with dashes; a wrong name may be near one of them.
         """
-        self.values, self._known = dict(values), tuple(known)
+        self.values, self.known = dict(values), tuple(known)
         self.asked: dict[str, bool | int | float | str] = {}
 
     @classmethod
@@ -57,7 +57,7 @@ class GivenOptions:
         """
         for name in self.values.keys() - self.asked.keys():
             option = f"--{name.replace('_', '-')}"
-            near = difflib.get_close_matches(option, [*self._known, *(f"--{asked}" for asked in self.asked)], n=1)
+            near = difflib.get_close_matches(option, [*self.known, *(f"--{asked}" for asked in self.asked)], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"hvdtrain train: no such option {option!r}.{hint} See 'hvdtrain train --help'.")
 
@@ -85,13 +85,15 @@ def option(name: str, default: T, *, choices: Sequence[T] = ()) -> T:
         choices: The only values that are allowed, any when empty.
 
     Raises:
-        ConfigError: The given value is of another type, or none of ``choices``.
+        ConfigError: The given value is of another type, or none of ``choices``; or the name is one of the command's.
 
     Example:
         >>> option("size", "tiny", choices=("tiny", "small"))
         'tiny'
     """
     key = name.replace("-", "_")
+    if f"--{name.replace('_', '-')}" in _current.known:
+        raise ConfigError(f"option: {name!r} is an option of 'hvdtrain train' already. Choose another name.")
     value = default if key not in _current.values else _converted(key, _current.values[key], default)
     if choices and value not in choices:
         told = ", ".join(map(str, choices))

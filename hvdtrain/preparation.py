@@ -18,6 +18,7 @@ from hvdtrain.callbacks import Callback, JsonLines
 from hvdtrain.communicator import Communicator
 from hvdtrain.config import TrainConfig
 from hvdtrain.data import Augment, Collate, IndexedData, MicroBatch
+from hvdtrain.errors import ConfigError
 from hvdtrain.evaluation import Evaluator
 from hvdtrain.hooks import Hooks, Signature
 from hvdtrain.plan import RunPlan, make_plan
@@ -26,7 +27,14 @@ from hvdtrain.progress import Progress
 from hvdtrain.quiet import write_caught
 from hvdtrain.recorder import Counters, Recorder
 from hvdtrain.replicas import require_equal_replicas
-from hvdtrain.resume import Found, ResumeRequest, require_same_run, settings_to_continue, settings_to_restart
+from hvdtrain.resume import (
+    Found,
+    ResumeRequest,
+    require_same_run,
+    resume_request,
+    settings_to_continue,
+    settings_to_restart,
+)
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.saving import Saver
 from hvdtrain.schedule import Patience, Schedule, build_schedule
@@ -63,7 +71,7 @@ class Preparation(Hooks):
         collate: Collate | None = None,
         names: Mapping[str, str] | None = None,
         init_from: str | Path | None = None,
-        resume: ResumeRequest | None = None,
+        resume: ResumeRequest | bool | None = None,
         trace_every_steps: int | None = None,
         job_digest: str = "",
     ) -> None:
@@ -85,7 +93,8 @@ class Preparation(Hooks):
             collate: ``collate(samples)`` makes a batch where stacking is not enough.
             names: Neutral names for weights that the automatic mapping cannot match: ``{neutral: keras path}``.
             init_from: Checkpoint whose weights training starts from, in place of the model's own.
-            resume: Whether and from where to continue a run; a fresh one when not given.
+            resume: Whether to continue the run of ``run_dir`` from its newest checkpoint; a ``ResumeRequest`` may name
+                another one.
             trace_every_steps: Write the norms of all tensors each step, and all weights every so many steps.
             job_digest: Digest of the job file, compared between ranks.
         """
@@ -94,7 +103,7 @@ class Preparation(Hooks):
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.user_callbacks, self.augment, self.collate = tuple(callbacks), augment, collate
         self.init_from = None if init_from is None else Path(init_from)
-        self.trace_every_steps, self.resume = trace_every_steps, (resume or ResumeRequest()).in_launch(os.environ)
+        self.trace_every_steps, self.resume = trace_every_steps, resume_request(resume).in_launch(os.environ)
         self.topology = Topology()
         self.counters = Counters()
 
@@ -102,10 +111,10 @@ class Preparation(Hooks):
         """Find what to continue, plan the run, and let all ranks agree; return the checkpoint's manifest."""
         communicator = self.communicator
         checkpoints = None if self.run_dir is None else self.run_dir / "checkpoints"
-        found = communicator.run_on_root(lambda: self.resume.find(checkpoints))
+        found = communicator.run_on_root(lambda: self.resume.find(checkpoints, self._read))
         communicator.together(lambda: self._make_plan(train_data, eval_data, found))
         agree_on_run(communicator, self.framework, self.config, self._plan, self.job_digest)
-        self._folder = communicator.together(self._open_folder)
+        self._folder = communicator.together(lambda: self._open_folder(found))
         self._recorder = Recorder(self.counters, self.config.log_every_steps)
         self._saver = Saver(None if self._folder is None else self._folder.checkpoints, self.config)
         self._patience = Patience.of(self.config)
@@ -132,7 +141,11 @@ class Preparation(Hooks):
         check_evaluation(config, self._plan)
         self._schedule: Schedule = build_schedule(config, self._plan)
         self._source: Source = make_source(
-            train_data, self._plan.sizes, topology, config, augment=self.augment, collate=self.collate
+            train_data,
+            *(self._plan.sizes, topology, config),
+            augment=self.augment,
+            collate=self.collate,
+            moved=self.position.moved,
         )
         self._evaluator = None
         if eval_data is not None:
@@ -151,7 +164,7 @@ class Preparation(Hooks):
         self._eval_row, self._ledger = manifest["eval_row"], manifest["ledgers"]["train"]
         if self._evaluator is not None:
             self._evaluator.ledger = manifest["ledgers"]["eval"]
-        self._saver.begin_at(self.counters.global_step)
+        self._saver.begin_at(self.counters.global_step, self._eval_row)
 
     def _prepare(self, found: Found | None) -> None:
         """Build the model and give every rank the root's state."""
@@ -159,10 +172,13 @@ class Preparation(Hooks):
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
         self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
+        self.position.moved()
         communicator.together(lambda: check_best(self.config, self._signature.metric_names))
         communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
         communicator.run_on_root(lambda: self._import(found))
+        self.position.moved()
         self.broadcast_state()
+        self.position.moved()
         self._saver.reserve(self._require_equal_replicas("start"))
 
     def _begin_to_write(self, found: Found | None) -> None:
@@ -179,14 +195,22 @@ class Preparation(Hooks):
 
     def _import(self, found: Found | None) -> None:
         if found is not None:
-            self.import_state(checkpoint.load(found.path).state)
+            self.import_state(checkpoint.load(found.path, self._read).state)
         elif self.init_from is not None:
-            self.import_state(replace(checkpoint.load(self.init_from).state, slots={}))
+            self.import_state(replace(checkpoint.load(self.init_from, self._read).state, slots={}))
 
-    def _open_folder(self) -> RunFolder | None:
+    def _read(self, num_bytes: int) -> None:
+        self.position.moved()
+
+    def _open_folder(self, found: Found | None) -> RunFolder | None:
         if self.run_dir is None or not self.topology.is_root:
             return None
         folder = RunFolder.open(self.run_dir, resumes=self.resume.may_continue(self.run_dir))
+        try:
+            self.resume.require_at_rest(folder.checkpoints, found)
+        except ConfigError:
+            folder.close()
+            raise
         self.resume.sign(self.run_dir)
         return folder
 

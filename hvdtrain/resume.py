@@ -12,11 +12,12 @@ from typing import Any
 from hvdtrain import checkpoint
 from hvdtrain.batching import resolve_batch_sizes
 from hvdtrain.config import TrainConfig
-from hvdtrain.errors import CheckpointError
+from hvdtrain.errors import CheckpointError, ConfigError
 from hvdtrain.launch.telling import FIRST_RANKS, LAUNCHER, RESTART
 from hvdtrain.manifest import find_resume_fault
 from hvdtrain.plain_files import open_plain
 from hvdtrain.plan import RunPlan
+from hvdtrain.tensor_file import OnBytes, ignore
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +32,15 @@ _FREE = {
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint that a run continues from: where it lies on the root's disk, and what it says."""
+    """The checkpoint that a run continues from: where it lies on the root's disk, and what it says.
+
+    Attributes:
+        newest: Name of the newest checkpoint of the run folder, damaged or not; empty for one from elsewhere.
+    """
 
     path: Path
     manifest: Mapping[str, Any]
+    newest: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,18 @@ class ResumeRequest:
                 stream.write(self.launch_id)
             os.replace(unfinished, run_dir / _SIGNATURE)
 
-    def find(self, folder: Path | None) -> Found | None:
-        """Return the checkpoint to continue from; ``None`` for a fresh start.
+    def find(self, folder: Path | None, on_bytes: OnBytes = ignore) -> Found | None:
+        """Return the checkpoint to continue from; ``None`` for a fresh start. ``on_bytes`` is told of what is read.
 
         Raises:
             CheckpointError: The one asked for is damaged, or there are some and none is whole.
         """
         has_own = self.is_restart and folder is not None and bool(checkpoint.list_checkpoints(folder))
         if self.path is not None and not has_own:
-            return _found(checkpoint.load(self.path))
+            return _found(checkpoint.load(self.path, on_bytes))
         if not (self.is_wanted or self.is_restart) or folder is None:
             return None
-        found = checkpoint.find_latest(folder)
+        found = checkpoint.find_latest(folder, on_bytes)
         if found is None:
             _log.info("resume: no checkpoint in %s, starting fresh", folder)
             return None
@@ -99,7 +105,27 @@ class ResumeRequest:
         newer = [path.name for path in paths[paths.index(found.path) + 1 :]]
         if newer:
             _log.warning("resume: damaged and passed over: %s; continuing from %s", ", ".join(newer), found.path.name)
-        return _found(found)
+        return replace(_found(found), newest=paths[-1].name)
+
+    def require_at_rest(self, folder: Path, found: Found | None) -> None:
+        """Refuse a run folder into which another run has saved since the checkpoint was chosen; call it locked.
+
+        Raises:
+            ConfigError: It has; to go on would remove what it saved.
+        """
+        if not (self.is_wanted or self.is_restart) or (found is not None and not found.newest):
+            return
+        newest = [path.name for path in checkpoint.list_checkpoints(folder)][-1:]
+        if newest != ([found.newest] if found is not None else []):
+            raise ConfigError(
+                f"run folder: {folder.parent} must be at rest, and another run has just saved {newest} there. "
+                "Start this one again."
+            )
+
+
+def resume_request(wanted: ResumeRequest | bool | None) -> ResumeRequest:
+    """Return the request that a plain yes or no stands for."""
+    return wanted if isinstance(wanted, ResumeRequest) else ResumeRequest(is_wanted=bool(wanted))
 
 
 #: A file in the run folder that names its launch.
@@ -178,7 +204,11 @@ def require_same_run(
     differing: list[tuple[str, Any, Any]] = [("global_batch_size", *sizes)]
     saved, given = manifest["config"], config.model_dump(mode="json")
     if not request.allows_config_change:
-        differing += [(name, saved.get(name), given[name]) for name in given if name not in _FREE]
+        # A setting that the version of the checkpoint did not know had its default then.
+        defaults = TrainConfig().model_dump(mode="json")
+        free = _FREE - ({"eval_every_epochs"} if config.decay == "plateau" else set())
+        fixed = [name for name in given if name not in free]
+        differing += [(name, saved.get(name, defaults[name]), given[name]) for name in fixed]
     if config.decay in ("linear", "cosine") and config.decay_epochs is None:
         differing.append(
             ("samples of the run, which the decay needs", manifest["plan"]["total_samples"], plan.total_samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import queue
 import threading
@@ -19,6 +20,10 @@ from hvdtrain.errors import CheckpointError
 from hvdtrain.portable import Array, PortableState
 from hvdtrain.recorder import Counters
 
+Row = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
 
 class Saver:
     """Writes the checkpoints of one run; holds a folder on the root alone."""
@@ -33,7 +38,7 @@ class Saver:
         #: what a copy does, because the system has to find each page.
         self._staged = PortableState({})
         self._last_time = time.monotonic()
-        self._last_step: int | None = None
+        self._last: tuple[int, int | None] | None = None
         self._committed: queue.SimpleQueue[Path] = queue.SimpleQueue()
         #: Grows while a checkpoint is written; the watchdog reads it from its thread.
         self.written_bytes = 0
@@ -54,13 +59,13 @@ class Saver:
         is_between = counters.step_in_epoch == 0 and counters.epoch > 0
         return every is not None and is_between and counters.epoch % every == 0
 
-    def begin_at(self, global_step: int) -> None:
+    def begin_at(self, global_step: int, eval_row: Row | None) -> None:
         """Take the checkpoint that the run continues from as the last one."""
-        self._last_step = global_step
+        self._last = global_step, _evaluated_step(eval_row)
 
-    def has_saved(self, counters: Counters) -> bool:
-        """Return whether the last checkpoint is of this very step."""
-        return self._last_step == counters.global_step
+    def has_saved(self, global_step: int, eval_row: Row | None) -> bool:
+        """Return whether the last checkpoint is of this very step, and knows of its evaluation where there is one."""
+        return self._last == (global_step, _evaluated_step(eval_row))
 
     def reserve(self, state: PortableState) -> None:
         """Touch the memory of the first copy, in the background, where training is to be saved while it runs."""
@@ -76,7 +81,7 @@ class Saver:
             CheckpointError: The last one could not be written.
         """
         self.wait()
-        self._last_time, self._last_step = time.monotonic(), global_step
+        self._last_time, self._last = time.monotonic(), (global_step, _evaluated_step(manifest.get("eval_row")))
         if self._folder is None:
             return
         self._stage(state)
@@ -110,6 +115,7 @@ class Saver:
             self._prune(folder)
         except Exception as error:  # whatever it is, the next save or the end of the run raises it
             self._error = error
+            _log.warning("save: no checkpoint of step %d (%s)", global_step, type(error).__name__)
 
     def _count(self, num_bytes: int) -> None:
         self.written_bytes += num_bytes
@@ -150,6 +156,10 @@ class Saver:
         if not isinstance(value, int | float) or math.isnan(value):
             return math.inf
         return float(value if name == "loss" or name.endswith("_loss") else -value)
+
+
+def _evaluated_step(eval_row: Row | None) -> int | None:
+    return None if eval_row is None else eval_row.get("global_step")
 
 
 def _copy(array: Array, memory: Array | None) -> Array:

@@ -133,8 +133,10 @@ class StreamSource(Source):
         *,
         augment: Augment | None = None,
         collate: Collate | None = None,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep the stream and its place among the ranks."""
+        self._moved = moved
         self._stream, self._sizes, self._topology, self._config = stream, sizes, topology, config
         self._augment, self._collate = augment, collate or stack
         self._num_shards = stream.count_shards(size=topology.size, workers=config.data_workers)
@@ -196,6 +198,7 @@ class StreamSource(Source):
             num_shards=self._num_shards,
             consumed=consumed or [0] * self._num_shards,
             is_bounded=self._is_bounded,
+            moved=self._moved,
         )
 
     def _steps(
@@ -227,14 +230,15 @@ def make_source(
     *,
     augment: Augment | None,
     collate: Collate | None,
+    moved: Callable[[], None] = lambda: None,
 ) -> Source:
-    """Return the source of ``data``.
+    """Return the source of ``data``; ``moved`` is called while a stream skips what was used before.
 
     Raises:
         DataError: It is neither a data set with a length nor a stream.
     """
     if isinstance(data, Stream):
-        return StreamSource(data, sizes, topology, config, augment=augment, collate=collate)
+        return StreamSource(data, sizes, topology, config, augment=augment, collate=collate, moved=moved)
     loader = Loader(data, seed=config.seed, augment=augment, collate=collate, workers=config.data_workers)
     return IndexedSource(data, sizes, topology, config, loader)
 

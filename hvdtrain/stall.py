@@ -87,7 +87,8 @@ def report(standings: Sequence[Standing], verdict: Verdict, stall_timeout_s: flo
     rest = Counter(s.phase for s in standings if s not in listed)
     if rest:
         lines.append(f"  {sum(rest.values())} more: " + ", ".join(f"{n} in {phase}" for phase, n in rest.most_common()))
-    waits_for = "" if verdict.rank is None or len(standings) == 1 else f" The others wait for rank {verdict.rank}."
+    others = [s for s in standings if s.rank != verdict.rank and not s.has_left]
+    waits_for = "" if verdict.rank is None or not others else f" The others wait for rank {verdict.rank}."
     return "\n".join(
         [
             f"watchdog: a rank must move within stall_timeout_s={stall_timeout_s:g} s, and none has:",

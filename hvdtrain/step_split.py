@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _PHASES: tuple[Phase, ...] = ("data", "forward and backward", "reduce", "update", "callback")
 
 
+#: Of more ranks those are listed that the others wait for the most.
+_MAX_RANKS = 256
+
+
 class StepSplit:
     """Time of each phase since the first step, which also traces and allocates and so is left out."""
 
@@ -55,6 +59,9 @@ class StepSplit:
             {"rank": rank, "host": host, "compute_ms": row[_PHASES.index("forward and backward")], "wait_ms": wait}
             for rank, ((host, row), wait) in enumerate(zip(told, (reduce - reduce.min()).tolist(), strict=True))
         ]
+        if len(ranks) > _MAX_RANKS:
+            slowest = sorted(ranks, key=lambda entry: entry["wait_ms"])[:_MAX_RANKS]
+            ranks = sorted(slowest, key=lambda entry: entry["rank"])
         return {"split": split, "ranks": ranks}
 
     def _now(self) -> list[float]:

@@ -60,7 +60,15 @@ class ShardReader:
     """Reads the shards of one rank in turn, one sample from each, and knows one sample ahead whether any is left."""
 
     def __init__(
-        self, stream: Stream, *, rank: int, size: int, num_shards: int, consumed: Sequence[int], is_bounded: bool
+        self,
+        stream: Stream,
+        *,
+        rank: int,
+        size: int,
+        num_shards: int,
+        consumed: Sequence[int],
+        is_bounded: bool,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the shards ``rank, rank + size, ...`` and skip what was consumed of each.
 
@@ -71,6 +79,7 @@ class ShardReader:
             num_shards: Number of shards of the run.
             consumed: Samples already used of every shard, by shard.
             is_bounded: Whether the run ends an epoch by itself; without that an endless shard is refused.
+            moved: Called for every sample that is skipped, which may take long.
         """
         self.consumed = list(consumed)
         self._shards = list(range(rank, num_shards, size))
@@ -79,6 +88,7 @@ class ShardReader:
         for shard in self._shards:
             for _ in range(self.consumed[shard]):
                 next(self._open[shard], None)
+                moved()
             self._advance(shard)
         # After a resume, the turn goes on with the first shard that has given the fewest.
         counts = [self.consumed[shard] if shard in self._ahead else math.inf for shard in self._shards]

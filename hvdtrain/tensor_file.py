@@ -24,6 +24,9 @@ from hvdtrain.plain_files import open_plain, printable, require_plain
 
 Tensors = Mapping[str, NDArray[Any]]
 
+#: Is told of the size of every piece that was read or written.
+OnBytes = Callable[[int], None]
+
 #: Names of the dtypes in the file, in the order in which the library lays tensors out.
 _CODES = {
     **{"uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32"},
@@ -41,7 +44,11 @@ _SYNC = 1 << 26
 READ_ERRORS = (OSError, SafetensorError, ValueError, AttributeError, MemoryError)
 
 
-def write_tensors(file: Path, tensors: Tensors, on_bytes: Callable[[int], None]) -> dict[str, Any]:
+def ignore(num_bytes: int) -> None:
+    """Take note of nothing."""
+
+
+def write_tensors(file: Path, tensors: Tensors, on_bytes: OnBytes) -> dict[str, Any]:
     """Write a new safetensors file and sync it; return ``{"sha256", "bytes"}`` of what was written.
 
     Args:
@@ -68,14 +75,14 @@ def write_tensors(file: Path, tensors: Tensors, on_bytes: Callable[[int], None])
     return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def read_tensors(file: Path, expected: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file whose size and digest are as expected.
+def read_tensors(file: Path, expected: Mapping[str, Any], on_bytes: OnBytes = ignore) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a file whose size and digest are as expected; ``on_bytes`` gets each piece's size.
 
     Raises:
         CheckpointError: They are not, or the file cannot be read; the message names it.
     """
     try:
-        if not has_digest(file, expected):
+        if not has_digest(file, expected, on_bytes):
             raise CheckpointError(f"load: {file} does not match its digest in the manifest.")
         # The library checks every size of the header against the file before it takes memory.
         return load_file(file)
@@ -100,7 +107,7 @@ def iter_tensors(file: Path, expected: Mapping[str, Any]) -> Iterator[tuple[str,
         raise unreadable(file, error) from error
 
 
-def has_digest(file: Path, expected: Mapping[str, Any]) -> bool:
+def has_digest(file: Path, expected: Mapping[str, Any], on_bytes: OnBytes = ignore) -> bool:
     """Return whether a file has the expected ``sha256`` and ``bytes``; one of another size is not read.
 
     Raises:
@@ -112,6 +119,7 @@ def has_digest(file: Path, expected: Mapping[str, Any]) -> bool:
             return False
         while piece := stream.read(1 << 20):
             digest.update(piece)
+            on_bytes(len(piece))
     return bool(digest.hexdigest() == expected["sha256"])
 
 

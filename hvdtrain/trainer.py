@@ -97,7 +97,7 @@ class Trainer(Preparation):
                 self._end_epoch()
         if not self._is_signalled():  # what sent the signal may not wait for an evaluation
             self._evaluate(is_planned=False)
-        if not self._saver.has_saved(self.counters):
+        if not self._has_saved():
             self._save()
         self.position.enter("save")
         self.communicator.together(self._saver.wait)
@@ -136,7 +136,7 @@ class Trainer(Preparation):
         if counters.step_in_epoch == 0 and counters.epoch and counters.epoch % self.config.eval_every_epochs == 0:
             self._evaluate(is_planned=True)
         is_due = self._is_save_due or self._saver.is_due_after_epoch(counters)
-        if is_due and not self._is_over() and not self._saver.has_saved(counters):
+        if is_due and not self._is_over() and not self._has_saved():
             self._save()  # after the evaluation, so that the checkpoint knows of it; at the end _run saves
 
     def _train_step(self, step: SourceStep) -> StepResult:
@@ -198,6 +198,9 @@ class Trainer(Preparation):
         manifest = self._manifest()
         self.communicator.together(lambda: self._saver.save(state, manifest, self.counters.global_step))
         self._recorder.pause(time.perf_counter() - began)
+
+    def _has_saved(self) -> bool:
+        return self._saver.has_saved(self.counters.global_step, self._eval_row)
 
     def _notify_committed(self) -> None:
         for path in self._saver.take_committed():

@@ -93,7 +93,8 @@ class Watchdog:
         """
         self._communicator, self._position, self._also_moved = communicator, position, also_moved
         self._timeout_s = stall_timeout_s
-        self._interval_s = min(_INTERVAL_S, stall_timeout_s / 4)
+        # The watchers hear of every rank: at thousands of them, less often.
+        self._interval_s = min(_INTERVAL_S * max(1.0, communicator.topology.size / 1000), stall_timeout_s / 4)
         self._silence_s = max(min(_SILENCE_S, stall_timeout_s / 2), 3 * self._interval_s)
         self._run = next(_runs)
         self._heard: dict[int, _Heard] = {}
@@ -164,6 +165,9 @@ class Watchdog:
         is_root = self._communicator.topology.is_root
         if min(s.still_s for s in standings) < self._timeout_s:
             return
+        own = self._communicator.topology.rank
+        if len(standings) > 1 and all(s.has_left for s in standings if s.rank != own):
+            return  # the run is over, and nobody waits for what this rank still does
         if not is_root and standings[0].silent_s < self._silence_s:
             return  # the root lives and will judge
         verdict = judge(standings, self._silence_s)

@@ -16,6 +16,9 @@ from contextlib import suppress
 #: How long mpirun may take to end its ranks after SIGTERM; Open MPI leaves them about one second.
 _GRACE_S = 4.0
 
+#: How long to go on killing: a process that waits for a dead disk does not end.
+_KILL_S = 10.0
+
 
 def find_members(session: int) -> list[int]:
     """Return the processes of a session, those that have ended and are not yet collected left out; Linux only."""
@@ -31,8 +34,9 @@ def find_members(session: int) -> list[int]:
 
 
 def end_session(session: int) -> None:
-    """Kill every process of a session, also one that is being started."""
-    while members := find_members(session):
+    """Kill every process of a session, also one that is being started; one that cannot be ended is left behind."""
+    limit = time.monotonic() + _KILL_S
+    while (members := find_members(session)) and time.monotonic() < limit:
         for pid in members:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -90,10 +90,12 @@ class TorchTrainer(Trainer):
                 # Dividing by a number known everywhere keeps half-precision sums in range.
                 (weighted.sum() / nominal).backward()  # type: ignore[no-untyped-call]
             self._usage.end_pass()
+            self.position.moved()
         if not micro_batches:
             self._usage.end_pass()
+        vector = votes.vector(float(loss_sum), float(weight_sum))
         self.position.enter("reduce")
-        sums, used = self._reduce(votes.vector(float(loss_sum), float(weight_sum)))
+        sums, used = self._reduce(vector)
         self.position.enter("update")
         return self._update(sums, used, lr, nominal)
 

@@ -55,7 +55,6 @@ def test_the_split_is_the_median_of_the_repeats():
         ({"communication": 90.0}, "communication takes 49% of a step"),
         ({"waiting": 30.0, "data": 20.0}, "waiting takes 2"),
         ({"update": 90.0}, "update takes 5"),
-        ({"callbacks": 8.0}, "callbacks takes 8%"),
     ],
 )
 def test_the_largest_part_that_is_worth_it_is_named_first(parts, begins):

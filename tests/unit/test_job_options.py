@@ -56,3 +56,8 @@ def test_outside_of_a_command_the_default_holds():
     with giving(GivenOptions({"size": "2"})):
         assert option("size", 1) == 2
     assert option("size", 1) == 1
+
+
+def test_a_name_of_the_command_itself_is_refused():
+    with giving(GivenOptions({}, ["--epochs", "--batch-size"])), pytest.raises(ConfigError, match="already"):
+        option("batch_size", 4)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hvdtrain import checkpoint
+from hvdtrain.checkpoint import commit
 from hvdtrain.config import TrainConfig
-from hvdtrain.errors import CheckpointError
+from hvdtrain.errors import CheckpointError, ConfigError
 from hvdtrain.plan import make_plan
 from hvdtrain.portable import PortableState
-from hvdtrain.resume import ResumeRequest, require_same_run, settings_to_continue
+from hvdtrain.resume import Found, ResumeRequest, require_same_run, resume_request, settings_to_continue
 from tests.unit.made_runs import array
 from tests.unit.numpy_trainer import make_samples, trainer_of
 from tests.unit.resuming import RESUME, kill_at, newest, noisy_samples, resumed, rows_without_clock, stream_of
@@ -300,3 +303,34 @@ def test_every_setting_is_either_free_or_fixed():
 def test_settings_to_continue_keep_the_global_batch_that_nobody_changed(given, expected):
     config = settings_to_continue(TrainConfig(**given), {**MANIFEST, "size": 1}, 1)
     assert (config.global_batch_size, config.batch_size, config.backward_passes_per_step) == expected
+
+
+# ---------------------------------------------------------------- a run folder at rest
+def test_a_run_folder_into_which_another_run_has_saved_meanwhile_is_refused(tmp_path):
+    commit(tmp_path / "checkpoints", 100, PortableState({"w": np.ones(1)}), {})
+    found = Found(tmp_path / "checkpoints/step-00000100", {}, newest="step-00000100")
+    request = ResumeRequest(is_wanted=True)
+    request.require_at_rest(tmp_path / "checkpoints", found)
+    commit(tmp_path / "checkpoints", 110, PortableState({"w": np.ones(1)}), {})
+    for chosen in (found, None):
+        with pytest.raises(ConfigError, match=r"must be at rest, and another run has just saved \['step-00000110'\]"):
+            request.require_at_rest(tmp_path / "checkpoints", chosen)
+    ResumeRequest(path=tmp_path).require_at_rest(tmp_path / "checkpoints", replace(found, newest=""))
+
+
+def test_yes_and_no_are_requests():
+    assert resume_request(True) == ResumeRequest(is_wanted=True)
+    assert resume_request(False) == ResumeRequest()
+    assert resume_request(ResumeRequest(path=Path("a"))) == ResumeRequest(path=Path("a"))
+
+
+def test_plateau_is_not_continued_with_evaluations_at_other_epochs():
+    manifest = {**MANIFEST, "config": {**MANIFEST["config"], "decay": "plateau"}}
+    config = BEGAN.replace(decay="plateau", eval_every_epochs=7)
+    with pytest.raises(CheckpointError, match="eval_every_epochs"):
+        require_same_run(manifest, config, PLAN, DATA, RESUME)
+
+
+def test_a_setting_that_an_older_version_did_not_know_had_its_default():
+    older = {name: value for name, value in MANIFEST["config"].items() if name not in ("nesterov", "precision")}
+    require_same_run({**MANIFEST, "config": older}, BEGAN, PLAN, DATA, RESUME)

@@ -79,19 +79,30 @@ def test_clock_starts_anew_with_each_checkpoint(tmp_path, monkeypatch):
     assert found == [False, True, False, True]
 
 
-def test_has_saved_is_of_this_very_step(tmp_path):
+def test_has_saved_is_of_this_very_step_and_its_evaluation(tmp_path):
     saver = saver_of(tmp_path)
-    assert not saver.has_saved(Counters(1, 3, 3, 12))
-    save_all(saver, [3])
-    assert saver.has_saved(Counters(1, 3, 3, 12))
-    assert not saver.has_saved(Counters(2, 1, 4, 16))
+    assert not saver.has_saved(3, None)
+    saver.save(STATE, {"eval_row": None}, 3)
+    assert saver.has_saved(3, None)
+    assert not saver.has_saved(4, None)
+    assert not saver.has_saved(3, {"global_step": 3})  # a signal had cut the evaluation short; now it was made
+    saver.save(STATE, {"eval_row": {"global_step": 3}}, 3)
+    assert saver.has_saved(3, {"global_step": 3})
+    saver.wait()
 
 
 def test_saver_without_a_folder_writes_nothing_and_remembers_the_step(tmp_path):
     saver = saver_of()
-    save_all(saver, [3])
-    assert saver.has_saved(Counters(1, 3, 3, 12))
+    saver.save(STATE, {}, 3)
+    assert saver.has_saved(3, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_continued_run_has_the_checkpoint_that_it_continues_from(tmp_path):
+    saver = saver_of(tmp_path)
+    saver.begin_at(3, {"global_step": 2})
+    assert saver.has_saved(3, {"global_step": 2})
+    assert not saver.has_saved(3, {"global_step": 3})
 
 
 # ---------------------------------------------------------------- what

@@ -70,3 +70,8 @@ def test_a_report_of_many_ranks_lists_the_one_behind_and_counts_the_rest():
     assert lines[16].startswith("  rank 700 on host")
     assert lines[17] == "  984 more: 984 in reduce"
     assert "wait for rank 700" in lines[18]
+
+
+def test_nobody_is_said_to_wait_when_all_others_have_left():
+    standings = [standing(0, "callback"), standing(1, has_left=True)]
+    assert "wait for" not in report(standings, judge(standings, SILENCE_S), 20.0)

@@ -30,3 +30,9 @@ def test_the_last_rank_to_reach_the_reduction_waits_for_nobody():
 def test_a_run_of_no_step_has_a_split_of_nothing():
     told = StepSplit(Position()).gather(SimpleNamespace(all_gather=lambda mine: [mine]))
     assert set(told["split"].values()) == {0.0}
+
+
+def test_of_many_ranks_those_are_listed_that_the_others_wait_for():
+    waits = [("host", [0.0, 1.0, float(1000 - rank), 0.0, 0.0]) for rank in range(1000)]
+    ranks = StepSplit(Position()).gather(SimpleNamespace(all_gather=lambda mine: waits))["ranks"]
+    assert [entry["rank"] for entry in ranks] == list(range(744, 1000))

@@ -65,6 +65,14 @@ def test_take_goes_on_where_it_stopped():
     assert [take(reader, 2), take(reader, 3), take(reader, 3), take(reader, 1)] == [[0, 2], [4, 6, 8], [10], []]
 
 
+def test_skipping_what_was_used_is_told_sample_by_sample():
+    moves = []
+    stream = Stream(lambda shard, num_shards: iter(range(100)), num_shards=2)
+    arguments = {"rank": 0, "size": 1, "num_shards": 2, "consumed": [7, 5], "is_bounded": False}
+    ShardReader(stream, **arguments, moved=lambda: moves.append(1))
+    assert len(moves) == 12
+
+
 def test_is_empty_is_known_before_the_end_is_met():
     reader = reader_of(ids(3), 0, 1, 1)
     seen = []
