@@ -88,3 +88,23 @@ def require_elements(where: str, shapes: Sequence[Sequence[int] | None], num_sam
         raise DataError(
             f"{where}: values and weights must have one shape, got {list(values)} and {list(told[1] or ())}."
         )
+
+
+def require_own_elements(where: str, of_two: Sequence[int], of_one: Sequence[int]) -> None:
+    """Refuse a loss whose elements belong to several samples, as a wrong broadcast makes them.
+
+    ``(n, 1)`` minus ``(n,)`` is ``(n, n)``: it trains, and its value depends on how samples are shared out.
+
+    Args:
+        where: Begins the message.
+        of_two: Shape of the values for two samples.
+        of_one: Shape for the first of them alone.
+
+    Raises:
+        DataError: More than the first dimension depends on the number of samples.
+    """
+    if tuple(of_two[1:]) != tuple(of_one[1:]):
+        raise DataError(
+            f"{where}: each value must belong to one sample, got shape {list(of_two)} for 2 samples and {list(of_one)} "
+            "for 1. Give both sides of the difference one shape, such as (n, 1) and (n, 1)."
+        )

@@ -24,6 +24,7 @@ with stderr_to_log("tensorflow"):
 from hvdtrain.data import MicroBatch
 from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
+from hvdtrain.metrics import require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
@@ -143,7 +144,11 @@ class TensorFlowTrainer(Trainer):
         before = [(variable, variable.numpy()) for variable in self.built_model.variables]
         bound = BoundModel(self.built_model, training=False)
         size = len(tf.nest.flatten(batch)[0])
-        require("loss", self.loss(bound, batch), size)
+        losses = self.loss(bound, batch)
+        require("loss", losses, size)
+        if self.collate is None and size > 1:  # what a collate made may not be cut
+            first = self.loss(bound, tf.nest.map_structure(lambda tensor: tensor[:1], batch))
+            require_own_elements("loss", *(tf.nest.flatten(value)[0].shape for value in (losses, first)))
         metrics = self.metrics(bound, batch) if self.metrics else {}
         for name, value in metrics.items():
             require(f"metric {name!r}", value, size)

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from hvdtrain.data import MicroBatch, map_structure
 from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
-from hvdtrain.metrics import require_elements
+from hvdtrain.metrics import require_elements, require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
 from hvdtrain.threads import require_same_size, threads_per_rank
@@ -159,7 +159,11 @@ class TorchTrainer(Trainer):
             before = {name: tensor.clone() for name, tensor in _built_tensors(self.built_model).items()}
             self.built_model.eval()
             size = _leading_size(batch)
-            _require("loss", self.loss(self.built_model, batch), size)
+            losses = self.loss(self.built_model, batch)
+            _require("loss", losses, size)
+            if self.collate is None and size > 1:  # what a collate made may not be cut
+                first = self.loss(self.built_model, map_structure(batch, lambda tensor: tensor[:1]))
+                require_own_elements("loss", _elements(losses)[0].shape, _elements(first)[0].shape)
             metrics = self.metrics(self.built_model, batch) if self.metrics else {}
             for name, value in metrics.items():
                 _require(f"metric {name!r}", value, size)

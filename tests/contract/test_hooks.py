@@ -26,7 +26,8 @@ def prepared(toy):
     def prepare(**arguments):
         settings = {"model": lambda: toy.toy.random_model(4), "global_batch_size": 4, "max_steps": 0, **arguments}
         rows = settings.pop("rows", ROWS)
-        run = toy.fit(rows, kind="HeldTrainer", loss=_squares if rows is ROWS else loss, **settings)
+        settings.setdefault("loss", _squares if rows is ROWS else loss)
+        run = toy.fit(rows, kind="HeldTrainer", **settings)
         made.append(run.trainer)
         return run.trainer
 
@@ -108,6 +109,18 @@ def test_prepare_with_a_scalar_loss_raises_and_leaves_the_model(toy):
 
 def _value(weight):
     return weight.detach() if hasattr(weight, "detach") else weight.numpy()
+
+
+def test_prepare_with_a_loss_that_mixes_samples_raises(prepared):
+    """A wrong broadcast trains without an error, and its value depends on how samples are shared out."""
+
+    def mixed(model, batch):
+        return (model(batch["x"])[:, :1] - batch["x"][:, 0]) ** 2  # (n, 1) minus (n,)
+
+    with pytest.raises(
+        DataError, match=r"loss: each value must belong to one sample, got shape \[2, 2\] for 2 samples"
+    ):
+        prepared(loss=mixed)
 
 
 def test_prepare_with_a_scalar_metric_raises_and_names_it(toy):
