@@ -24,6 +24,9 @@ from hvdtrain.quiet import write_error
 #: How long a rank that is not the one to report waits for the launcher to end it.
 _WAIT_S = 10.0
 
+#: How long the rank that reports keeps its claim, for ranks that fail at the same moment a little later.
+_CLAIM_S = 0.3
+
 
 @contextmanager
 def ends_all_ranks(communicator: Communicator) -> Iterator[None]:
@@ -46,6 +49,7 @@ def report_and_abort(error: BaseException, communicator: Communicator) -> NoRetu
     time.sleep(min(0.2 * communicator.topology.cross_rank, 2.0))
     if not isinstance(error, ElsewhereError) and _is_first_to_report(communicator.job_id):
         write_error(framed(_report(error, str(communicator.topology))))
+        time.sleep(_CLAIM_S)
     else:
         time.sleep(_WAIT_S)
     communicator.abort(code)
