@@ -71,9 +71,10 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name, field in TrainConfig.model_fields.items():
-        option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, rich_help_panel="Settings")
+        told = _help(field.description, field.annotation, field.default)
+        option = typer.Option(f"--{name.replace('_', '-')}", help=told, rich_help_panel="Settings")
         if _plain(field.annotation) is bool:
-            option = typer.Option(help=field.description, rich_help_panel="Settings")
+            option = typer.Option(help=told, rich_help_panel="Settings")
         kind: Any = _plain(field.annotation) | None
         annotation = Annotated[kind, option]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
@@ -81,6 +82,13 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__name__ = "train"
     return command
+
+
+def _help(description: str | None, annotation: Any, default: Any) -> str:
+    """Return a description with the choices, where there are any, and the default of TrainConfig."""
+    choices = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Literal else ()
+    parts = [*([", ".join(choices)] if choices else []), *([f"default: {default}"] if default is not None else [])]
+    return f"{description} ({'; '.join(parts)})" if parts else str(description)
 
 
 def _plain(annotation: Any) -> Any:
