@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hvdtrain.callbacks import Callback
@@ -39,6 +40,15 @@ def squared_error(model: Linear, batch: Mapping[str, Array]) -> tuple[Array, Arr
     """Return one loss and one weight per sample; a sample without ``weight`` weighs 1."""
     losses = (model(batch["x"]) - batch["y"]) ** 2
     return losses, batch.get("weight", np.ones_like(losses))
+
+
+#: The batches of ten samples in their own order.
+TEN = [range(0, 4), range(4, 8), range(8, 10)]
+
+
+def close(values):
+    """Return what equals ``values`` but for the rounding of float64."""
+    return pytest.approx(list(values), rel=1e-12, abs=1e-12)
 
 
 class NumpyTrainer(Trainer):

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +14,13 @@ from hvdtrain.errors import ConfigError, DataError
 from hvdtrain.ledger import digest_rows
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.versions import installed_versions
+from tests.unit.fresh_process import run_fresh
 from tests.unit.numpy_trainer import (
+    TEN,
     AtStep,
     Samples,
     Watcher,
+    close,
     make_samples,
     rows_of,
     squared_error,
@@ -28,18 +29,7 @@ from tests.unit.numpy_trainer import (
     weights_of,
 )
 
-TEN = [range(0, 4), range(4, 8), range(8, 10)]  # the batches of ten samples in their own order
-
-
-@pytest.fixture(autouse=True)
-def unchanged_process(monkeypatch):
-    """Take back what fit leaves: a variable that MPI reads when it starts, and the hook for uncaught errors."""
-    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-
-
-def close(values):
-    return pytest.approx(list(values), rel=1e-12, abs=1e-12)
+pytestmark = pytest.mark.usefixtures("after_fit")
 
 
 # ---------------------------------------------------------------- updates
@@ -334,13 +324,5 @@ print(sorted({"torch", "tensorflow", "keras", "horovod", "mpi4py"} & set(sys.mod
 """
 
 
-def test_loop_loads_no_framework_and_no_mpi(request):
-    finished = subprocess.run(
-        [sys.executable, "-c", IMPORTED],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(request.config.rootpath)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (finished.stdout, finished.stderr) == ("[]\n", "")
+def test_loop_loads_no_framework_and_no_mpi():
+    assert run_fresh(IMPORTED) == ("[]\n", "")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from hvdtrain import checkpoint
 from hvdtrain.errors import DataError, NonFiniteError
 from hvdtrain.stream import Stream
 from tests.unit.numpy_trainer import (
+    TEN,
     AtStep,
     Linear,
     Samples,
     Watcher,
+    close,
     make_samples,
     rows_of,
     train_linear,
@@ -24,18 +25,7 @@ from tests.unit.numpy_trainer import (
     weights_of,
 )
 
-TEN = [range(0, 4), range(4, 8), range(8, 10)]  # the batches of ten samples in their own order
-
-
-@pytest.fixture(autouse=True)
-def unchanged_process(monkeypatch):
-    """Take back what fit leaves: a variable that MPI reads when it starts, and the hook for uncaught errors."""
-    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-
-
-def close(values):
-    return pytest.approx(list(values), rel=1e-12, abs=1e-12)
+pytestmark = pytest.mark.usefixtures("after_fit")
 
 
 # ---------------------------------------------------------------- where a run ends

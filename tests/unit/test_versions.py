@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -10,6 +9,7 @@ import pytest
 
 import hvdtrain
 from hvdtrain.versions import installed_versions
+from tests.unit.fresh_process import run_fresh
 
 
 def from_metadata(*names):
@@ -57,13 +57,5 @@ print(sorted({"torch", "tensorflow", "keras", "horovod", "numpy"} & set(sys.modu
 """
 
 
-def test_versions_import_nothing(request):
-    finished = subprocess.run(
-        [sys.executable, "-c", IMPORTED],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(request.config.rootpath)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert (finished.stdout, finished.stderr) == ("[]\n", "")
+def test_versions_import_nothing():
+    assert run_fresh(IMPORTED) == ("[]\n", "")
