@@ -247,7 +247,7 @@ def length_of(data: IndexedData | Stream, name: str, *, may_stream: bool = True)
     """Return the number of samples, ``None`` for a stream.
 
     Raises:
-        DataError: ``data`` can only be iterated, so ranks could not share it.
+        DataError: ``data`` can only be iterated, so ranks could not share it; or it is a dictionary of columns.
     """
     if isinstance(data, Stream):
         if may_stream:
@@ -255,6 +255,11 @@ def length_of(data: IndexedData | Stream, name: str, *, may_stream: bool = True)
         raise DataError(
             f"plan: {name} must have len() and [i], got a stream. Read a fixed number of samples into a list: an "
             "evaluation counts every sample exactly once."
+        )
+    if isinstance(data, Mapping):
+        raise DataError(
+            f"plan: {name} must have len() and [i], where i is the number of a sample, got a {type(data).__name__}. "
+            'Return a list of samples, such as [{"x": row, "y": label} for row, label in zip(x, y)].'
         )
     try:
         if hasattr(data, "__getitem__"):

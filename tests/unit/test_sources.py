@@ -300,3 +300,8 @@ def test_length_of_what_can_only_be_iterated_raises(data, name):
         f"plan: eval_data must have len() and [i], got {name}. Wrap what can only be iterated in "
         "hvdtrain.Stream(make), where make(shard, num_shards) returns the samples of one shard."
     )
+
+
+def test_length_of_a_dictionary_of_columns_raises():
+    with pytest.raises(DataError, match="where i is the number of a sample, got a dict"):
+        length_of({"x": np.zeros((3, 2)), "y": np.zeros(3)}, "train_data")
