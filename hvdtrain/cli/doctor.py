@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdtrain.cli.places import Hostfile, Hosts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,12 +18,8 @@ WIDTH = 100
 
 
 def doctor(
-    hosts: Annotated[
-        str | None, typer.Option("-H", "--hosts", help="host:slots,host:slots; this machine if left out.")
-    ] = None,
-    hostfile: Annotated[
-        Path | None, typer.Option("--hostfile", help="The same as a file: one 'host slots=N' a line.")
-    ] = None,
+    hosts: Hosts = None,
+    hostfile: Hostfile = None,
     job: Annotated[Path | None, typer.Option("--job", help="A job file that must be the same on every host.")] = None,
 ) -> None:
     """Look whether hosts are fit for a launch: ssh, names, network, memory, versions, builds, code, clocks, disks.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hvdtrain.cli.places import Hostfile, Hosts
 from hvdtrain.launch.forms import LaunchForm
 
 #: What follows the program belongs to it, also where it looks like an option of ours.
@@ -18,12 +19,8 @@ def launch(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What every rank runs.")
     ] = None,
-    hosts: Annotated[
-        str | None, typer.Option("-H", "--hosts", help="host:slots,host:slots; this machine if left out.")
-    ] = None,
-    hostfile: Annotated[
-        Path | None, typer.Option("--hostfile", help="The same as a file: one 'host slots=N' a line.")
-    ] = None,
+    hosts: Hosts = None,
+    hostfile: Hostfile = None,
     restarts: Annotated[
         int, typer.Option("--restarts", min=0, help="After a failure, launch again and resume, up to so many times.")
     ] = 0,
