@@ -5,21 +5,18 @@ Every measurement is a plain ``hvdtrain train``; what it leaves in its run folde
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain import checkpoint
 from hvdtrain.doctor.allreduce import MARK
 from hvdtrain.errors import ConfigError
+from hvdtrain.timed_run import run, take_run, threads_environ, train_words
+from hvdtrain.wording import counted
 
 #: Share of a step from which a part is worth a word, and what may be done about it; the largest is told.
 _ADVICE = {
@@ -74,6 +71,7 @@ class Scale:
     Attributes:
         step_ms: Every counted step of all repeats.
         splits: The split of a step of each repeat, in ms.
+        memory_bytes: The most memory that a rank has had.
         num_bytes: Bytes of the weights, which are those of the gradients.
         floor_ms: What reducing them costs at the measured bandwidth, 0 for one rank.
     """
@@ -82,6 +80,7 @@ class Scale:
     global_batch_size: int
     step_ms: list[float] = field(default_factory=list)
     splits: list[dict[str, float]] = field(default_factory=list)
+    memory_bytes: int = 0
     num_bytes: int = 0
     floor_ms: float = 0.0
 
@@ -120,12 +119,13 @@ class Scale:
         return f"{largest} takes {shares[largest]:.0%} of a step: {_ADVICE[largest][1]}"
 
 
-def run_bench(request: BenchRequest, folder: Path) -> list[Scale]:
+def run_bench(request: BenchRequest, folder: Path, tell: Callable[[str], None]) -> list[Scale]:
     """Run the job on every number of ranks, ``repeats`` times in turn.
 
     Args:
         request: What to measure.
         folder: For run folders and logs; they are removed again, logs of failed runs excepted.
+        tell: Takes a line about each run that begins.
 
     Raises:
         ConfigError: A run fails; the message holds the end of its log.
@@ -133,11 +133,12 @@ def run_bench(request: BenchRequest, folder: Path) -> list[Scale]:
     scales = [Scale(size, request.batch_of(size)) for size in request.sizes]
     folder.mkdir(parents=True, exist_ok=True)
     # The same threads on every number of ranks, so that one core of one rank is compared with one core of many.
-    threads = str(max(1, len(os.sched_getaffinity(0)) // max(request.sizes)))
-    environ = {"OMP_NUM_THREADS": threads, **os.environ}
-    for _ in range(request.repeats):
-        for scale in scales:
-            _run_once(request, scale, folder, environ)
+    environ = threads_environ(max(request.sizes))
+    total = request.repeats * len(scales)
+    for number, scale in enumerate(scales * request.repeats, 1):
+        steps = counted(request.warm_up + request.num_steps, "step")
+        tell(f"bench: run {number} of {total}: {request.framework} on {counted(scale.size, 'rank')}, {steps}")
+        _run_once(request, scale, folder, environ)
     for scale in scales:
         if scale.size > 1:
             scale.floor_ms = 1e3 * scale.num_bytes * _seconds_per_byte(scale.size, environ)
@@ -163,6 +164,7 @@ def as_json(request: BenchRequest, scales: Sequence[Scale]) -> dict[str, Any]:
                 "spread_ms": scale.spread_ms,
                 "samples_per_s": scale.samples_per_s,
                 "efficiency": efficiency(scale, scales[0]),
+                "memory_bytes": scale.memory_bytes,
                 "num_bytes": scale.num_bytes,
                 "floor_ms": scale.floor_ms,
                 "split": scale.split,
@@ -177,45 +179,30 @@ def _run_once(request: BenchRequest, scale: Scale, folder: Path, environ: Mappin
     run_dir = folder / f"{request.framework}-{scale.size}"
     shutil.rmtree(run_dir, ignore_errors=True)
     options = [
-        *("--framework", request.framework, "--run-dir", str(run_dir), "--quiet"),
-        *("--global-batch-size", str(scale.global_batch_size), "--log-every-steps", "1"),
-        *("--max-steps", str(request.warm_up + request.num_steps), "--eval-every-epochs", "1000000"),
+        *("--global-batch-size", str(scale.global_batch_size)),
+        *("--max-steps", str(request.warm_up + request.num_steps)),
         *request.options,
     ]
-    _run(scale.size, ["hvdtrain", "train", str(request.job), *options], environ, run_dir.with_suffix(".log"))
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    times = [row["time_s"] for row in rows if row["event"] == "train"]
-    steps = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
-    if len(steps) < request.warm_up + 1:
+    command = train_words(request.job, request.framework, run_dir, *options)
+    run("bench", scale.size, command, environ, run_dir.with_suffix(".log"))
+    done = take_run(run_dir)
+    if done.num_steps < request.warm_up + 2:
         raise ConfigError(
-            f"bench: a run must make more steps than --warm-up {request.warm_up} and 1, got {len(times)} on "
-            f"{scale.size} ranks, where the job ends. Give it more --epochs, or a smaller --global-batch-size."
+            f"bench: a run must make more steps than --warm-up {request.warm_up} and 1, got {done.num_steps} on "
+            f"{counted(scale.size, 'rank')}, where the job ends. Give it more --epochs, or a smaller "
+            "--global-batch-size."
         )
-    scale.step_ms += steps[request.warm_up - 1 :]
-    scale.splits.append(json.loads((run_dir / "summary.json").read_text())["split"])
-    newest = checkpoint.find_latest(run_dir / "checkpoints")
-    if newest is not None:
-        scale.num_bytes = sum(array.nbytes for array in newest.state.weights.values())
-    shutil.rmtree(run_dir)
+    scale.step_ms += done.step_ms[request.warm_up - 1 :]
+    scale.splits.append(done.split)
+    scale.memory_bytes = max(scale.memory_bytes, done.memory_bytes)
+    if done.state is not None:
+        scale.num_bytes = sum(array.nbytes for array in done.state.weights.values())
     run_dir.with_suffix(".log").unlink()
 
 
 def _seconds_per_byte(size: int, environ: Mapping[str, str]) -> float:
     """Return what the control plane's allreduce of several MB takes on ``size`` ranks of this host."""
-    told = _run(size, ["python", "-m", "hvdtrain.doctor.allreduce"], environ, None)
+    told = run("bench", size, ["python", "-m", "hvdtrain.doctor.allreduce"], environ)
     line = next(line for line in told.splitlines() if line.startswith(MARK))
     num_bytes, seconds, _ = json.loads(line.removeprefix(MARK))["times"][-1]
     return float(seconds / num_bytes)
-
-
-def _run(size: int, command: Sequence[str], environ: Mapping[str, str], log: Path | None) -> str:
-    words = [sys.executable, "-m", "hvdtrain", "launch", "-np", str(size), "--", *command]
-    done = subprocess.run(  # noqa: S603  # our own program
-        words, env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if log is not None:
-        log.write_text(done.stdout + done.stderr)
-    if done.returncode:
-        end = "\n  ".join([line for line in done.stderr.splitlines() if line.strip()][-8:])
-        raise ConfigError(f"bench: {' '.join(command)} must end well on {size} ranks, got {done.returncode}:\n  {end}")
-    return done.stdout

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hvdtrain.batching import BatchSizes
 from hvdtrain.config import TrainConfig
+from hvdtrain.model_size import ModelSize, model_size
 from hvdtrain.plan import RunPlan
 from hvdtrain.schedule import scaled_learning_rate
+from hvdtrain.terminal import columns
 from hvdtrain.topology import Topology
 from hvdtrain.versions import installed_versions
 from hvdtrain.wording import counted, duration, rate, short, size, table
@@ -19,44 +20,52 @@ from hvdtrain.wording import counted, duration, rate, short, size, table
 if TYPE_CHECKING:
     from hvdtrain.trainer import Trainer
 
-#: Tensors of batch norm that no gradient moves, by the last part of their neutral name.
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-_BYTES_OF_OTHER_TYPES = {"bfloat16": 2}
-
 
 def header_lines(trainer: Trainer) -> list[str]:
-    """Return the lines that stand before the first step, each at most 100 characters long."""
+    """Return the lines that stand before the first step, each as wide as the terminal at most, or 100 columns."""
     config, plan, topology = trainer.config, trainer._plan, trainer.topology
-    versions = installed_versions(trainer.framework)
+    versions, width = installed_versions(trainer.framework), columns(sys.stderr)
+    model = model_size(trainer._signature.tensors)
     names = [name for name in versions if name not in ("hvdtrain", "python")]
     told = ", ".join(f"{name} {versions[name]}" for name in [*names, "python"])
     rows = [
         ("ranks", _ranks(topology)),
         ("data", _data(plan)),
         ("global batch", _global_batch(plan.sizes, topology.size)),
-        ("parameters", _parameters(trainer._signature.tensors)),
+        ("parameters", f"{model.num_parameters:,} in {counted(model.num_tensors, 'tensor')}"),
         ("steps", _steps(plan, trainer.counters.global_step)),
         ("learning rate", _learning_rate(config, plan)),
-        ("memory", _memory(trainer._signature.tensors)),
-        ("run folder", _tail(str(trainer.run_dir)) if trainer.run_dir else "none, nothing is written"),
+        ("memory", _memory(model)),
+        ("run folder", _tail(str(trainer.run_dir), width) if trainer.run_dir else "none, nothing is written"),
     ]
-    return [f"hvdtrain {versions['hvdtrain']} with {told}", *table(rows)]
+    title = textwrap.wrap(f"hvdtrain {versions['hvdtrain']} with {told}", width, subsequent_indent="  ")
+    return [*title, *table(rows, width)]
 
 
 def closing_lines(summary: Mapping[str, Any], trainer: Trainer) -> list[str]:
-    """Return the lines that stand behind the last step."""
+    """Return the lines that stand behind the last step, each as wide as the terminal at most.
+
+    Throughput leaves out evaluations, saves, and the first step of each session.
+    """
     ledger = (summary["ledger"] or {}).get("train")
+    session, width = summary["session"], columns(sys.stderr)
+    throughput, time = f"{rate(session['samples_per_s'])} samples/s", duration(session["time_s"])
+    if session["steps"] < summary["global_step"]:  # the run was continued
+        throughput += f" in this session, {rate(summary['samples_per_s'])} in the whole run"
+        time += f" in this session, {duration(summary['time_s'])} in the whole run"
     rows = [
         ("steps", f"{summary['global_step']:,}, {counted(summary['samples_seen'], 'sample')} seen"),
         ("train", _values(summary["train"])),
         *([("evaluation", _values(summary["eval"]))] if summary["eval"] else []),
-        ("throughput", f"{rate(summary['samples_per_s'])} samples/s"),
-        ("time", duration(summary["time_s"])),
+        *(_noise_scale(summary, trainer._plan.sizes.global_batch_size) if "noise_scale" in summary else []),
+        ("throughput", throughput),
+        ("time", time),
+        ("memory", _peak_memory(summary["ranks"])),
         *([("last epoch", _ledger(ledger))] if ledger else []),
-        *([("run folder", _tail(str(trainer.run_dir)))] if trainer.run_dir else []),
+        *([("run folder", _tail(str(trainer.run_dir), width))] if trainer.run_dir else []),
     ]
-    return [f"done: {summary['framework']} on {counted(summary['size'], 'rank')}", *table(rows)]
+    title = f"done: {summary['framework']} on {counted(summary['size'], 'rank')}"
+    return [title, *table(rows, width)]
 
 
 def _ranks(topology: Topology) -> str:
@@ -77,16 +86,9 @@ def _global_batch(sizes: BatchSizes, num_ranks: int) -> str:
     return f"{sizes.global_batch_size:,} = {ranks} x {per_rank} x {counted(passes, 'pass')}"
 
 
-def _parameters(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
-    shapes = [shape for name, (shape, _) in tensors.items() if _is_parameter(name)]
-    return f"{sum(math.prod(shape) for shape in shapes):,} in {counted(len(shapes), 'tensor')}"
-
-
-def _memory(tensors: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
-    """Return what is certain: the tensors of the model and its optimizer, and one gradient per parameter."""
-    held = sum(_num_bytes(told) for told in tensors.values())
-    gradients = sum(_num_bytes(told) for name, told in tensors.items() if _is_parameter(name))
-    return f"{size(held + gradients)} per rank for weights, gradients and optimizer; activations not counted"
+def _memory(model: ModelSize) -> str:
+    """Return what is certain; ``hvdtrain plan`` measures the rest."""
+    return f"{size(model.held)} per rank for weights, gradients and optimizer; activations not counted"
 
 
 def _steps(plan: RunPlan, done: int) -> str:
@@ -121,20 +123,30 @@ def _values(means: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} {short(value)}" for name, value in (means or {}).items()) or "n/a"
 
 
+def _peak_memory(ranks: Sequence[Mapping[str, Any]]) -> str:
+    largest = max(ranks, key=lambda entry: float(entry["memory_bytes"]))
+    place = f", on rank {largest['rank']}" if len(ranks) > 1 else ""
+    return f"at most {size(largest['memory_bytes'])}{place}"
+
+
+def _noise_scale(summary: Mapping[str, Any], global_batch_size: int) -> list[tuple[str, str]]:
+    """Return the estimate, and what doubling this global batch would be worth; see :mod:`hvdtrain.noise_scale`."""
+    if summary["noise_scale"] is None:
+        return [("noise scale", "not known yet, the gradient cannot be told from its noise")]
+    useful = counted(summary["largest_useful_batch"], "sample")
+    saved, added = (f"{summary[name]:.0%}" for name in ("doubling_saves_steps", "doubling_adds_samples"))
+    return [
+        ("noise scale", f"{short(float(summary['noise_scale']))}, the largest useful batch is about {useful}"),
+        ("next batch", f"twice {global_batch_size:,} would save about {saved} of the steps for {added} more samples"),
+    ]
+
+
 def _ledger(counts: Mapping[str, Any]) -> str:
     once, more, never = (short(counts[name]) for name in ("once", "more", "never"))
     return f"samples used once {once}, more often {more}, never {never}"
 
 
-def _is_parameter(name: str) -> bool:
-    return "/" not in name and name.rsplit(".", 1)[-1] not in _STATISTICS
-
-
-def _num_bytes(told: tuple[tuple[int, ...], str]) -> int:
-    shape, dtype = told
-    return math.prod(shape) * (_BYTES_OF_OTHER_TYPES.get(dtype) or np.dtype(dtype).itemsize)
-
-
-def _tail(path: str, limit: int = 80) -> str:
-    """Return the end of a long path, which tells more than its beginning."""
+def _tail(path: str, width: int) -> str:
+    """Return the end of a long path, which tells more than its beginning, beside the names of a table."""
+    limit = width - 20
     return path if len(path) <= limit else f"...{path[3 - limit :]}"

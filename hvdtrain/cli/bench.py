@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdtrain.cli.complete import frameworks, job_files
+from hvdtrain.cli.sizes import parse_sizes
+from hvdtrain.cli.train import load_passing_on
+
 if TYPE_CHECKING:
     from hvdtrain.bench import Scale
 
@@ -17,10 +21,13 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def bench(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
     sizes: Annotated[str, typer.Option("-np", "--num-ranks", help="Numbers of ranks, such as 1,2,4.")] = "1,2",
     framework: Annotated[
-        str | None, typer.Option("--framework", help="torch or tensorflow; the job's only one if left out.")
+        str | None,
+        typer.Option(
+            "--framework", autocompletion=frameworks, help="torch or tensorflow; the job's only one if left out."
+        ),
     ] = None,
     weak: Annotated[bool, typer.Option("--weak/--strong", help="Let the global batch grow with the ranks.")] = True,
     global_batch_size: Annotated[
@@ -29,7 +36,8 @@ def bench(
     steps: Annotated[int, typer.Option("--steps", help="Steps that count, of each run.", min=2)] = 30,
     warm_up: Annotated[int, typer.Option("--warm-up", help="Steps before them.", min=1)] = 5,
     repeats: Annotated[int, typer.Option("--repeats", help="Runs of each size, interleaved.", min=1)] = 3,
-    out: Annotated[Path | None, typer.Option("--out", help="New folder for bench.json and bench.png.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for bench.json and bench.png.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell which run is going on.")] = False,
 ) -> None:
     """Time a job on several numbers of ranks of this machine, and say what to change first.
 
@@ -41,47 +49,32 @@ def bench(
 
     from hvdtrain.bench import BenchRequest, as_json, run_bench
     from hvdtrain.bench_picture import draw_bench
-    from hvdtrain.job import load_job
-    from hvdtrain.job_options import GivenOptions
 
-    loaded = load_job(job, GivenOptions.parse(context.args))
+    loaded = load_passing_on(context, job)
     chosen = loaded.choose_framework(framework)
     config = loaded.config
     batch = global_batch_size or config.global_batch_size
     if batch is None:
         batch = (config.batch_size or 1) * (config.backward_passes_per_step or 1)
     request = BenchRequest(
-        *(job, chosen, _parse_sizes(sizes), weak, batch, steps, warm_up, repeats), options=tuple(context.args)
+        *(job, chosen, parse_sizes("bench", sizes), weak, batch, steps, warm_up, repeats), options=tuple(context.args)
     )
     folder = out or Path("runs") / f"{loaded.name}-bench"
-    scales = run_bench(request, folder)
+    scales = run_bench(request, folder, (lambda _: None) if quiet else (lambda line: typer.echo(line, err=True)))
     _print(scales)
     (folder / "bench.json").write_text(json.dumps(as_json(request, scales), indent=1) + "\n")
     draw_bench(scales, folder / "bench.png")
     typer.echo(f"figures: {folder / 'bench.json'}, picture: {folder / 'bench.png'}")
 
 
-def _parse_sizes(text: str) -> tuple[int, ...]:
-    from hvdtrain.errors import ConfigError
-
-    try:
-        sizes = tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise ConfigError(f"bench: -np must be numbers from 1, such as 1,2,4, got {text!r}.")
-    return sizes
-
-
 def _print(scales: Sequence[Scale]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from hvdtrain.bench import efficiency
-    from hvdtrain.wording import counted, rate
+    from hvdtrain.cli.screen import show
+    from hvdtrain.wording import counted, rate, size
 
-    console = Console(width=100)
-    table = Table("ranks", "global batch", "ms per step", "samples per s", "efficiency")
+    table = Table("ranks", "global batch", "ms per step", "samples per s", "efficiency", "memory of a rank")
     for scale in scales:
         table.add_row(
             str(scale.size),
@@ -89,14 +82,14 @@ def _print(scales: Sequence[Scale]) -> None:
             f"{scale.median_ms:.1f} ± {scale.spread_ms:.1f}",
             rate(scale.samples_per_s),
             f"{efficiency(scale, scales[0]):.0%}",
+            size(scale.memory_bytes),
         )
-    console.print(table)
     parts = Table("part of a step", *(counted(scale.size, "rank") for scale in scales))
     for name in scales[0].split:
         shares = [scale.split[name] / (sum(scale.split.values()) or 1.0) for scale in scales]
         told = (f"{scale.split[name]:.2f} ms, {share:.0%}" for scale, share in zip(scales, shares, strict=True))
         parts.add_row(name, *told)
     parts.add_row("floor of communication", *(f"{s.floor_ms:.2f} ms" if s.size > 1 else "" for s in scales))
-    console.print(parts)
+    show(table, parts)
     for scale in scales:
         typer.echo(f"{counted(scale.size, 'rank')}: {scale.advice()}")

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from hvdtrain.bench import BenchRequest, Scale, as_json, efficiency
-from hvdtrain.cli.bench import _parse_sizes
+from hvdtrain.bench import BenchRequest, Scale, as_json, efficiency, run_bench
+from hvdtrain.cli.sizes import parse_sizes
 from hvdtrain.errors import ConfigError
 
 SPLIT = {
@@ -70,10 +72,20 @@ def test_json_holds_every_figure():
 
 @pytest.mark.parametrize(("text", "sizes"), [("1,2,4", (1, 2, 4)), ("2", (2,)), ("4,1,4", (1, 4))])
 def test_numbers_of_ranks_are_read(text, sizes):
-    assert _parse_sizes(text) == sizes
+    assert parse_sizes("bench", text) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "0,1", "two", "1,,2", "-1"])
 def test_other_numbers_of_ranks_are_refused(text):
-    with pytest.raises(ConfigError, match="-np must be numbers from 1"):
-        _parse_sizes(text)
+    with pytest.raises(ConfigError, match="bench: -np must be numbers from 1"):
+        parse_sizes("bench", text)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None and "HVDTRAIN_REQUIRE" not in os.environ, reason="needs mpirun")
+def test_each_run_is_told_before_it_begins_and_a_failure_with_its_ranks(tmp_path):
+    job, told = tmp_path / "job.py", []
+    job.write_text("import hvdtrain\nconfig = hvdtrain.TrainConfig(global_batch_size=4)\n")
+    asked = BenchRequest(job, "torch", (1,), True, 4, num_steps=30, warm_up=5, repeats=2)
+    with pytest.raises(ConfigError, match=r"must end well on 1 rank, got 2:\n  hvdtrain: error: "):
+        run_bench(asked, tmp_path / "bench", told.append)
+    assert told == ["bench: run 1 of 2: torch on 1 rank, 35 steps"]

@@ -8,6 +8,7 @@ import pytest
 from hvdtrain.config import TrainConfig
 from hvdtrain.header import closing_lines, header_lines
 from hvdtrain.hooks import Signature
+from hvdtrain.launch.telling import LAUNCHER, TERMINAL
 from hvdtrain.plan import make_plan
 from hvdtrain.recorder import Counters
 from hvdtrain.topology import Topology
@@ -30,6 +31,8 @@ SUMMARY = {
     "ledger": {"train": {"once": 1438, "more": 0, "never": 0}, "eval": None},
     "samples_per_s": 2812.15,
     "time_s": 61.2,
+    "session": {"steps": 276, "samples_per_s": 2812.15, "time_s": 61.2},
+    "ranks": [{"rank": 0, "memory_bytes": 600 << 20}, {"rank": 1, "memory_bytes": 612 << 20}],
 }
 
 
@@ -123,13 +126,57 @@ def test_closing_table():
         "  evaluation  loss 0.13, accuracy n/a",
         "  throughput  2.81k samples/s",
         "  time        1:01",
+        "  memory      at most 612 MiB, on rank 1",
         "  last epoch  samples used once 1,438, more often 0, never 0",
         "  run folder  runs/digits",
     ]
 
 
+NOISE = {
+    "noise_scale": 1234567.8,
+    "largest_useful_batch": 1234568,
+    "doubling_saves_steps": 0.4321,
+    "doubling_adds_samples": 0.1358,
+}
+
+
+def test_closing_table_tells_the_noise_scale_and_what_it_says_of_the_batch():
+    lines = closing_lines({**SUMMARY, **NOISE}, trainer_of())
+    assert max(map(len, lines)) <= 100
+    assert lines[4:6] == [
+        "  noise scale  1.235e+06, the largest useful batch is about 1,234,568 samples",
+        "  next batch   twice 64 would save about 43% of the steps for 14% more samples",
+    ]
+    lines = closing_lines({**SUMMARY, **dict.fromkeys(NOISE)}, trainer_of())
+    assert lines[4] == "  noise scale  not known yet, the gradient cannot be told from its noise"
+    assert not any("next batch" in line for line in lines)
+
+
 def test_closing_table_without_evaluation_ledger_and_folder():
     summary = {**SUMMARY, "eval": None, "ledger": {"train": None, "eval": None}, "train": {"loss": None}}
     lines = closing_lines(summary, trainer_of(run_dir=None))
-    assert [line.split()[0] for line in lines] == ["done:", "steps", "train", "throughput", "time"]
+    assert [line.split()[0] for line in lines] == ["done:", "steps", "train", "throughput", "time", "memory"]
     assert lines[2] == "  train       loss n/a"
+
+
+def test_closing_table_of_one_rank_names_none():
+    lines = closing_lines({**SUMMARY, "size": 1, "ranks": SUMMARY["ranks"][:1]}, trainer_of(size=1))
+    assert "  memory      at most 600 MiB" in lines
+
+
+def test_closing_table_of_a_continued_run_tells_this_session_and_the_whole_run():
+    session = {"steps": 76, "samples_per_s": 1250.0, "time_s": 12.0}
+    lines = closing_lines({**SUMMARY, "session": session}, trainer_of())
+    told = {line[:14].strip(): line[14:] for line in lines[1:]}
+    assert told["throughput"] == "1.25k samples/s in this session, 2.81k in the whole run"
+    assert told["time"] == "0:12 in this session, 1:01 in the whole run"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_header_and_closing_table_fold_at_a_narrow_terminal(monkeypatch, width):
+    monkeypatch.setenv(LAUNCHER, "id")
+    monkeypatch.setenv(TERMINAL, str(width))
+    trainer = trainer_of(run_dir=Path("runs") / ("long" * 30), warmup_epochs=1, decay="cosine")
+    lines = [*header_lines(trainer), *closing_lines(SUMMARY, trainer)]
+    assert max(map(len, lines)) <= width
+    assert any(line.endswith("longlong") for line in lines)
