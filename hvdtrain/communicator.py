@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hvdtrain.errors import AdapterError, ElsewhereError, HvdTrainError, RankError
+from hvdtrain.settings import FOR_MPI, settle
 from hvdtrain.topology import Topology
 
 if TYPE_CHECKING:
@@ -208,14 +209,11 @@ class Communicator:
 def connect() -> Communicator:
     """Start MPI once per process and return the control plane.
 
-    Open MPI spins while it waits and takes the cores from the arithmetic (a step then costs about twice the
-    time on a CPU), so it is told to yield before it starts, unless the user set the variable.
-
     Raises:
         AdapterError: No MPI library can be loaded, or MPI sees another size than the launcher started, as when
             the launcher belongs to another MPI; each process would then train alone.
     """
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    settle(FOR_MPI)
     on_sigusr1 = signal.getsignal(signal.SIGUSR1)
     try:
         from mpi4py import MPI

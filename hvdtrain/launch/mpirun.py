@@ -17,14 +17,17 @@ from pathlib import Path
 from hvdtrain.errors import ConfigError
 from hvdtrain.launch.hosts import Host, join_hosts, parse_hostfile, parse_hosts
 from hvdtrain.launch.ssh import SSH_ARGS, require_on_path
+from hvdtrain.settings import FOR_MPI, FOR_PROCESS
 
 EXAMPLE = "hvdtrain launch -np 2 -- python train.py"
 
 #: What remote ranks receive too; local ranks inherit everything.
-EXPORTED = re.compile(r"(HOROVOD|OMPI_MCA|OMP|HVDTRAIN|TF|NCCL|MKL|CUDA|KERAS)_\w+|PYTHON\w*|PATH|LD_LIBRARY_PATH")
+EXPORTED = re.compile(
+    r"(HOROVOD|OMPI_MCA|OMP|HVDTRAIN|TF|NCCL|MKL|CUDA|KERAS)_\w+|PYTHON\w*|PATH|LD_LIBRARY_PATH|GLIBC_TUNABLES"
+)
 
-#: Open MPI spins while it waits and takes the cores from the arithmetic: 304 ms a step against 160.
-YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+#: What a launch sets for all ranks.
+SETTINGS = {**FOR_MPI, **FOR_PROCESS}
 
 #: Each of these says that a batch system, or the user, has chosen how mpirun reaches the hosts.
 OWN_TRANSPORT = re.compile(
@@ -105,7 +108,7 @@ def make_request(
         num_ranks,
         places,
         resolve_program(command),
-        exported=tuple(sorted(filter(EXPORTED.fullmatch, {**YIELD, **environ}))),
+        exported=tuple(sorted(filter(EXPORTED.fullmatch, {**SETTINGS, **environ}))),
         has_ssh=not is_local and not any(map(OWN_TRANSPORT.match, environ)),
         is_root=os.geteuid() == 0,
     )
@@ -162,7 +165,7 @@ def build_mpirun_command(request: LaunchRequest, flavour: str) -> list[str]:
 
 def find_added(request: LaunchRequest, flavour: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that mpirun needs beyond those of the launcher's environment."""
-    added = {name: value for name, value in YIELD.items() if name not in environ}
+    added = {name: value for name, value in SETTINGS.items() if name not in environ}
     if flavour == "mpich" and request.has_ssh:
         added["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(SSH_ARGS)  # MPICH has no option for these
     return added

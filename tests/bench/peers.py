@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -22,10 +23,10 @@ PROJECT = Path(__file__).parents[2]
 CONTENDERS = "tests.bench.contenders"
 BIN = Path(sys.executable).parent
 LIMIT_S = 900
-MARK = "bench: "
+MARK, MEMORY_MARK = "bench: ", "memory: "
 
-#: Samples of a rank's micro-batch: windows of 64 bytes, or images.
-BATCH = {"gpt": 8, "mlp": 64}
+#: Samples of a rank's micro-batch: windows of 64 bytes, or images. Half at the largest size, where reduction counts.
+BATCH = {"gpt": {"tiny": 8, "small": 8, "medium": 4}, "mlp": {"tiny": 64, "small": 64, "medium": 64}}
 JOBS = {"gpt": "examples/shakespeare.py", "mlp": "tests/bench/jobs/mlp.py"}
 
 NAMES = {
@@ -46,43 +47,48 @@ class Case:
     num_steps: int
 
     def options(self) -> list[str]:
-        told = {"--job": self.job, "--size": self.size, "--batch-size": BATCH[self.job]}
+        told = {"--job": self.job, "--size": self.size, "--batch-size": BATCH[self.job][self.size]}
         told |= {"--accumulation": self.accumulation, "--warm-up": self.warm_up, "--steps": self.num_steps}
         return [str(word) for pair in told.items() for word in pair]
 
 
 def time_of(case: Case, name: str) -> list[float]:
     """Return the ms of each step of one launch."""
-    return LAUNCHERS[name](case, name)
+    return read(LAUNCHERS[name](case, name))
 
 
-def ours(case: Case, name: str) -> list[float]:
+def memory_of(case: Case, name: str) -> list[int]:
+    """Return the most bytes that each rank of one launch has held, by rank."""
+    return read_memory(LAUNCHERS[name](case, name))
+
+
+def ours(case: Case, name: str) -> str:
     words = [*HVDTRAIN, "launch", "-np", "2", "--", "python", "-m", module(case, name), *case.options()]
-    return read(run(words))
+    return run(words)
 
 
-def alone(case: Case, name: str) -> list[float]:
-    return read(run([sys.executable, "-m", module(case, name), *case.options()]))
+def alone(case: Case, name: str) -> str:
+    return run([sys.executable, "-m", module(case, name), *case.options()])
 
 
-def by_hand(case: Case, name: str) -> list[float]:
+def by_hand(case: Case, name: str) -> str:
     """Start with the settings that hvdtrain makes by itself."""
     words = ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "2", "--bind-to", "none"]
     ours = {"OMPI_MCA_mpi_yield_when_idle": "1", "HOROVOD_DISABLE_GROUP_FUSION": "1"}
-    return read(run([*words, sys.executable, "-m", module(case, name), *case.options()], **ours))
+    return run([*words, sys.executable, "-m", module(case, name), *case.options()], **ours)
 
 
-def under_horovodrun(case: Case, name: str) -> list[float]:
+def under_horovodrun(case: Case, name: str) -> str:
     words = [str(BIN / "horovodrun"), "-np", "2", sys.executable, "-m", module(case, name), *case.options()]
-    return read(run(words, PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}"))
+    return run(words, PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}")
 
 
-def under_torchrun(case: Case, name: str) -> list[float]:
+def under_torchrun(case: Case, name: str) -> str:
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    return read(run([*words, module(case, name), *case.options()]))
+    return run([*words, module(case, name), *case.options()])
 
 
-def under_tf_config(case: Case, name: str) -> list[float]:
+def under_tf_config(case: Case, name: str) -> str:
     ports = []
     for _ in range(2):
         with socket.socket() as free:
@@ -95,7 +101,7 @@ def under_tf_config(case: Case, name: str) -> list[float]:
         words = [sys.executable, "-m", module(case, name), *case.options()]
         started.append(subprocess.Popen(words, env=environ(TF_CONFIG=config), stdout=subprocess.PIPE, text=True))
     try:
-        return read([process.communicate(timeout=LIMIT_S)[0] for process in started][1])
+        return [process.communicate(timeout=LIMIT_S)[0] for process in started][1]
     finally:
         for process in started:
             process.kill()
@@ -135,6 +141,12 @@ def read(text: str) -> list[float]:
     """Return the times behind the mark, wherever a launcher has put it in its line."""
     line = next(line for line in text.splitlines() if MARK in line)
     return json.loads(line.partition(MARK)[2])
+
+
+def read_memory(text: str) -> list[int]:
+    """Return the bytes behind the marks, by rank; launchers mix the lines of ranks but never cut one."""
+    told = dict(map(int, words) for words in re.findall(rf"{MEMORY_MARK}(\d+) (\d+)", text))
+    return [told[rank] for rank in sorted(told)]
 
 
 def measure(case: Case, names: Sequence[str], repeats: int) -> dict[str, float]:

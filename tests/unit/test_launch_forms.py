@@ -55,8 +55,9 @@ def test_mpirun_line_is_the_command_that_launch_runs(flavour, name):
 def test_mpirun_line_sets_what_launch_adds(flavour):
     flavour("mpich")
     assert write("mpirun", ["prog", "a b", "$HOME"], "localhost:2", 2) == (
-        "OMPI_MCA_mpi_yield_when_idle=1 mpirun -np 2 -hosts localhost:2 -bind-to none -map-by slot "
-        "-genvlist OMPI_MCA_mpi_yield_when_idle prog 'a b' '$HOME'"
+        "OMPI_MCA_mpi_yield_when_idle=1 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
+        "mpirun -np 2 -hosts localhost:2 -bind-to none -map-by slot "
+        "-genvlist GLIBC_TUNABLES,OMPI_MCA_mpi_yield_when_idle prog 'a b' '$HOME'"
     )
 
 

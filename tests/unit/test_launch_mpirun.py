@@ -15,6 +15,7 @@ from hvdtrain.errors import ConfigError
 from hvdtrain.launch import restarts as restarts_module
 from hvdtrain.launch.hosts import Host
 from hvdtrain.launch.mpirun import (
+    SETTINGS,
     LaunchRequest,
     build_mpirun_command,
     detect_flavour,
@@ -95,8 +96,18 @@ def test_make_request_exports_what_ranks_need_and_nothing_else():
         **{"PATH": "/bin", "LD_LIBRARY_PATH": "/lib", "HOME": "/root", "SECRET": "x", "MY_PATH": "/b", "TF_%%": "x"},
     }
     assert make_request(1, ["true"], environ=environ).exported == (
-        *("CUDA_VISIBLE_DEVICES", "HOROVOD_CYCLE_TIME", "HVDTRAIN_X", "KERAS_BACKEND", "LD_LIBRARY_PATH", "MKL_X"),
-        *("NCCL_DEBUG", "OMPI_MCA_mpi_yield_when_idle", "OMP_NUM_THREADS", "PATH", "PYTHONPATH", "TF_X"),
+        *("CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES", "HOROVOD_CYCLE_TIME", "HVDTRAIN_X"),
+        *(
+            "KERAS_BACKEND",
+            "LD_LIBRARY_PATH",
+            "MKL_X",
+            "NCCL_DEBUG",
+            "OMPI_MCA_mpi_yield_when_idle",
+            "OMP_NUM_THREADS",
+            "PATH",
+            "PYTHONPATH",
+            "TF_X",
+        ),
     )
 
 
@@ -191,15 +202,15 @@ def test_build_for_intel_gives_each_host_its_group_of_ranks():
     ]
 
 
-def test_find_added_yields_unless_the_user_decided():
+def test_find_added_sets_what_makes_ranks_fast_unless_the_user_decided():
     request = LaunchRequest(2, TWO_LOCAL, ("/p",))
-    assert find_added(request, "openmpi4", {}) == {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert find_added(request, "openmpi4", {"OMPI_MCA_mpi_yield_when_idle": "0"}) == {}
+    assert find_added(request, "openmpi4", {}) == SETTINGS
+    assert find_added(request, "openmpi4", dict.fromkeys(SETTINGS, "own")) == {}
 
 
 def test_find_added_for_mpich_limits_ssh():
     request = LaunchRequest(2, TWO_REMOTE, ("/p",), has_ssh=True)
-    assert find_added(request, "mpich", {"OMPI_MCA_mpi_yield_when_idle": "1"}) == {"HYDRA_LAUNCHER_EXTRA_ARGS": SSH}
+    assert find_added(request, "mpich", SETTINGS) == {"HYDRA_LAUNCHER_EXTRA_ARGS": SSH}
 
 
 # Before mpirun starts
