@@ -147,7 +147,7 @@ def tensorflow_model():
             parts = tf.reshape(self.qkv(self.norm1(x)), (size, LENGTH, 3, HEADS, WIDTH // HEADS))
             query, key, value = tf.unstack(tf.transpose(parts, (2, 0, 3, 1, 4)))
             scores = tf.matmul(query, key, transpose_b=True) / (WIDTH // HEADS) ** 0.5
-            scores += -1e9 * (1.0 - tf.linalg.band_part(tf.ones((LENGTH, LENGTH)), -1, 0))
+            scores += -1e9 * (1.0 - tf.linalg.band_part(tf.ones((LENGTH, LENGTH), x.dtype), -1, 0))
             mixed = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
             x = x + self.out(tf.reshape(mixed, (size, LENGTH, WIDTH)))
             return x + self.down(tf.nn.gelu(self.up(self.norm2(x)), approximate=False))

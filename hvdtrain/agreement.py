@@ -10,16 +10,7 @@ from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
 from hvdtrain.plan import RunPlan
 from hvdtrain.versions import installed_versions
-
-
-def check_available(config: TrainConfig) -> None:
-    """Refuse what the configuration can say and this version cannot do yet, so that nothing is silently ignored.
-
-    Raises:
-        ConfigError: Such a setting.
-    """
-    if config.precision != "fp32":
-        raise ConfigError(f"plan: precision must be 'fp32' in this version, got {config.precision!r}. Leave it out.")
+from hvdtrain.wording import counted
 
 
 def check_evaluation(config: TrainConfig, plan: RunPlan) -> None:
@@ -33,6 +24,19 @@ def check_evaluation(config: TrainConfig, plan: RunPlan) -> None:
         needs.append("decay='plateau'")
     if needs and plan.num_eval_samples is None:
         raise ConfigError(f"plan: {needs[0]} needs evaluations, got no eval_data. Give the job eval_data().")
+
+
+def check_noise_scale(config: TrainConfig, plan: RunPlan, num_ranks: int) -> None:
+    """Refuse an estimate that compares ranks where no two of them ever have samples.
+
+    Raises:
+        ConfigError: One rank, or a global batch of one sample.
+    """
+    if config.noise_scale and min(num_ranks, plan.sizes.global_batch_size) < 2:
+        raise ConfigError(
+            f"plan: noise_scale compares the gradients of at least 2 ranks, got {counted(num_ranks, 'rank')} with a "
+            f"global batch of {counted(plan.sizes.global_batch_size, 'sample')}. Start with -np 2, or leave it out."
+        )
 
 
 def check_best(config: TrainConfig, metric_names: Sequence[str]) -> None:

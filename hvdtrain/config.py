@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdtrain.errors import ConfigError
+from hvdtrain.wording import did_you_mean
 
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
@@ -67,11 +67,13 @@ class TrainConfig(BaseModel):
     # Numbers and randomness.
     precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic of the forward pass")
     compression: Literal["none", "fp16"] = Field("none", description="gradients on the wire")
+    compile: bool = Field(False, description="compile the loss (PyTorch)")
     seed: CountOrZero = Field(0, description="seed of weights, order, augmentation and dropout")
     shuffle: bool = Field(True, description="visit the samples in a new order each epoch")
     data_workers: CountOrZero = Field(0, description="threads that load samples, beside the reader")
 
     # What is written, and when.
+    noise_scale: bool = Field(False, description="estimate how large a global batch pays")
     log_every_steps: Count = Field(10, description="updates per row of metrics")
     eval_every_epochs: Count = Field(1, description="epochs between evaluations")
     save_every_steps: Count | None = Field(None, description="updates between checkpoints")
@@ -132,15 +134,19 @@ def _problem(detail: Mapping[str, Any]) -> str:
     }
     kind = detail["type"]
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(name, TrainConfig.model_fields, n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
-        return f"unknown setting {name!r}, got {value!r}{hint}"
+        hint = did_you_mean(name, TrainConfig.model_fields)
+        return f"unknown setting {name!r}, got {value!r}{'.' if hint else ''}{hint}"
     rule = rules.get(kind, "").format(**context) or _plain(detail["msg"])
-    return f"{name} {rule}, got {value!r}"
+    choices = get_args(TrainConfig.model_fields[name].annotation) if kind == "literal_error" else ()
+    hint = _REASONS.get((name, str(value))) or did_you_mean(value, choices, cutoff=0.4)
+    return f"{name} {rule}, got {value!r}{'.' if hint else ''}{hint}"
 
 
 def _plain(message: str) -> str:
     return message.replace("Input should be", "must be").removesuffix(".")
 
+
+#: Why a value that one would expect is none of the choices.
+_REASONS = {("compression", "bf16"): " Horovod 0.28.1 reduces no bfloat16"}
 
 _DEFAULTS = {name: field.default for name, field in TrainConfig.model_fields.items()}

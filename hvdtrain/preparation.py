@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain import checkpoint
-from hvdtrain.agreement import agree_on_run, check_available, check_best, check_evaluation
+from hvdtrain.agreement import agree_on_run, check_best, check_evaluation, check_noise_scale
 from hvdtrain.callbacks import Callback, JsonLines
 from hvdtrain.communicator import Communicator
 from hvdtrain.config import TrainConfig
@@ -21,12 +21,13 @@ from hvdtrain.data import Augment, Collate, IndexedData, MicroBatch
 from hvdtrain.errors import ConfigError
 from hvdtrain.evaluation import Evaluator
 from hvdtrain.hooks import Hooks, Signature
+from hvdtrain.noise_scale import NoiseScale
 from hvdtrain.plan import RunPlan, make_plan
 from hvdtrain.portable import PortableState
 from hvdtrain.progress import Progress
 from hvdtrain.quiet import write_caught
 from hvdtrain.recorder import Counters, Recorder
-from hvdtrain.replicas import require_equal_replicas
+from hvdtrain.replicas import fingerprint, require_equal_replicas
 from hvdtrain.resume import (
     Found,
     ResumeRequest,
@@ -56,6 +57,7 @@ class Preparation(Hooks):
     _eval_row: dict[str, Any] | None
     _ledger: dict[str, int | None] | None
     _saver: Saver
+    _began_from: str
 
     def __init__(
         self,
@@ -92,7 +94,8 @@ class Preparation(Hooks):
             augment: ``augment(sample, rng)`` for training samples.
             collate: ``collate(samples)`` makes a batch where stacking is not enough.
             names: Neutral names for weights that the automatic mapping cannot match: ``{neutral: keras path}``.
-            init_from: Checkpoint whose weights training starts from, in place of the model's own.
+            init_from: Checkpoint, or run folder with one, whose weights training starts from, in place of the model's
+                own.
             resume: Whether to continue the run of ``run_dir`` from its newest checkpoint; a ``ResumeRequest`` may name
                 another one.
             trace_every_steps: Write the norms of all tensors each step, and all weights every so many steps.
@@ -115,11 +118,14 @@ class Preparation(Hooks):
         communicator.together(lambda: self._make_plan(train_data, eval_data, found))
         agree_on_run(communicator, self.framework, self.config, self._plan, self.job_digest)
         self._folder = communicator.together(lambda: self._open_folder(found))
-        self._recorder = Recorder(self.counters, self.config.log_every_steps)
+        self._recorder = Recorder(
+            self.counters, self.config.log_every_steps, NoiseScale() if self.config.noise_scale else None
+        )
         self._saver = Saver(None if self._folder is None else self._folder.checkpoints, self.config)
         self._patience = Patience.of(self.config)
         self._wants_stop = self._is_stopping = self._is_save_due = self._has_warned = False
         self._eval_row = self._ledger = None
+        self._began_from = ""
         if found is not None:
             communicator.together(lambda: self._restore(found.manifest))
         return found
@@ -137,8 +143,8 @@ class Preparation(Hooks):
             num_eval_samples=None if eval_data is None else length_of(eval_data, "eval_data", may_stream=False),
             size=topology.size,
         )
-        check_available(config)
         check_evaluation(config, self._plan)
+        check_noise_scale(config, self._plan, topology.size)
         self._schedule: Schedule = build_schedule(config, self._plan)
         self._source: Source = make_source(
             train_data,
@@ -162,6 +168,7 @@ class Preparation(Hooks):
         self._patience.restore(manifest["patience"])
         self._recorder.restore(manifest["recorder"])
         self._eval_row, self._ledger = manifest["eval_row"], manifest["ledgers"]["train"]
+        self._began_from = manifest.get("began_from", "")
         if self._evaluator is not None:
             self._evaluator.ledger = manifest["ledgers"]["eval"]
         self._saver.begin_at(self.counters.global_step, self._eval_row)
@@ -171,7 +178,12 @@ class Preparation(Hooks):
         communicator = self.communicator
         probe: MicroBatch = communicator.run_on_root(self._source.probe)
         self._signature: Signature = communicator.together(lambda: self.prepare(probe))
-        self._notes = sorted({*self._signature.notes, *(["native optimizer"] if self.optimizer is not None else [])})
+        limits = {
+            "native optimizer": self.optimizer is not None,
+            "bf16": self.config.precision == "bf16",
+            "fp16 compression": self.config.compression == "fp16",
+        }
+        self._notes = sorted({*self._signature.notes, *(note for note, applies in limits.items() if applies)})
         self.position.moved()
         communicator.together(lambda: check_best(self.config, self._signature.metric_names))
         communicator.agree("probe", self._signature.facts(), "Build the same model on every rank.")
@@ -179,7 +191,12 @@ class Preparation(Hooks):
         self.position.moved()
         self.broadcast_state()
         self.position.moved()
-        self._saver.reserve(self._require_equal_replicas("start"))
+        state = self._require_equal_replicas("start")
+        self._saver.reserve(state)
+        if found is None and self.topology.is_root:
+            # Written by PyTorch alone, and no weight.
+            kept = {name: array for name, array in state.weights.items() if not name.endswith("num_batches_tracked")}
+            self._began_from = fingerprint(kept)
 
     def _begin_to_write(self, found: Found | None) -> None:
         """Take away what a killed run wrote after the restored step, and open what this one writes."""
@@ -197,7 +214,7 @@ class Preparation(Hooks):
         if found is not None:
             self.import_state(checkpoint.load(found.path, self._read).state)
         elif self.init_from is not None:
-            self.import_state(replace(checkpoint.load(self.init_from, self._read).state, slots={}))
+            self.import_state(replace(checkpoint.load_named(self.init_from, self._read).state, slots={}))
 
     def _read(self, num_bytes: int) -> None:
         self.position.moved()

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Order of the numbers in the step tensor, each a sum over ranks.
-STEP_FIELDS = ("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes", "save_votes")
+STEP_FIELDS = (
+    *("loss_sum", "weight_sum", "num_samples", "num_passes", "stop_votes", "end_votes", "save_votes"),
+    *("num_shares", "share_norms"),
+)
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,19 @@ class StepVotes:
     end: bool = False
     save: bool = False
 
-    def vector(self, loss_sum: float, weight_sum: float) -> list[float]:
-        """Return this rank's step tensor in the order of ``STEP_FIELDS``."""
-        return [loss_sum, weight_sum, *self.tail()]
+    def vector(self, loss_sum: float, weight_sum: float, own_norm: float = 0.0) -> list[float]:
+        """Return this rank's step tensor in the order of ``STEP_FIELDS``.
+
+        Args:
+            loss_sum: Weighted sum of this rank's losses.
+            weight_sum: Sum of its weights.
+            own_norm: 2-norm of the gradient of ``loss_sum``; 0 where nobody asks for the noise scale.
+        """
+        return [loss_sum, weight_sum, *self.tail(), own_norm**2 / max(self.num_samples, 1)]
 
     def tail(self) -> list[float]:
-        """Return the fields that are known before the forward pass."""
-        votes = (self.num_samples, self.num_passes, self.stop, self.end, self.save)
+        """Return the fields that are known before the forward pass: all but the first two and the last."""
+        votes = (self.num_samples, self.num_passes, self.stop, self.end, self.save, self.num_samples > 0)
         return [float(vote) for vote in votes]
 
 
@@ -55,6 +64,9 @@ class StepResult:
         end_votes: Ranks whose stream has ended.
         save_votes: Ranks that want a checkpoint.
         grad_norms: Norm of each tensor's reduced gradient by neutral name; empty unless the run is traced.
+        num_shares: Ranks whose share of the global batch is not empty.
+        share_norms: Over ranks, the sum of the squared 2-norm of the gradient of the rank's weighted sum of losses,
+            divided by its samples; 0 unless the run estimates the noise scale.
     """
 
     loss_sum: float
@@ -65,15 +77,20 @@ class StepResult:
     end_votes: int
     save_votes: int = 0
     grad_norms: Mapping[str, float] = field(default_factory=dict)
+    num_shares: int = 0
+    share_norms: float = 0.0
 
     @classmethod
     def from_sums(
         cls, sums: Sequence[float], grad_norm: float, grad_norms: Mapping[str, float] | None = None
     ) -> StepResult:
         """Read the reduced step tensor."""
-        loss_sum, weight_sum, num_samples, _, stop_votes, end_votes, save_votes = sums[: len(STEP_FIELDS)]
-        votes = (round(stop_votes), round(end_votes), round(save_votes))
-        return cls(loss_sum, weight_sum, round(num_samples), grad_norm, *votes, grad_norms or {})
+        loss_sum, weight_sum, num_samples, _, *counts, share_norms = sums[: len(STEP_FIELDS)]
+        stop_votes, end_votes, save_votes, num_shares = map(round, counts)
+        votes = (stop_votes, end_votes, save_votes)
+        return cls(
+            loss_sum, weight_sum, round(num_samples), grad_norm, *votes, grad_norms or {}, num_shares, share_norms
+        )
 
     @property
     def is_finite(self) -> bool:

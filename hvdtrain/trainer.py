@@ -7,6 +7,7 @@ for everything that touches a tensor.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -27,6 +28,7 @@ from hvdtrain.sources import SourceStep
 from hvdtrain.step import StepResult, StepVotes
 from hvdtrain.step_split import StepSplit
 from hvdtrain.stream import Stream
+from hvdtrain.timeline import require_timeline
 from hvdtrain.versions import installed_versions
 from hvdtrain.watchdog import Watchdog
 
@@ -59,6 +61,7 @@ class Trainer(Preparation):
         self._split = StepSplit(self.position)
         with ends_all_ranks(self.communicator), StopSignals() as self._signals, self._watchdog():
             try:
+                self.communicator.run_on_root(lambda: require_timeline(os.environ))
                 self.start()
                 found = self._begin(train_data, eval_data)
                 is_done = found is not None and self._is_done()
@@ -258,6 +261,7 @@ class Trainer(Preparation):
             "versions": installed_versions(self.framework),
             "size": self.topology.size,
             "notes": self._notes,
+            "began_from": self._began_from,
             "counters": asdict(self.counters),
             "plan": {**asdict(self._plan), "total_samples": self._plan.total_samples},
             "data": data,
@@ -279,8 +283,10 @@ class Trainer(Preparation):
             "train": self._recorder.epoch_means(),
             "eval": self._eval_row and {name: self._eval_row[name] for name in self._signature.metric_names},
             "ledger": {"train": self._ledger, "eval": self._evaluator and self._evaluator.ledger},
+            **self._recorder.noise_facts(self._plan.sizes.global_batch_size),
             "samples_per_s": self._recorder.samples_per_s(),
-            "time_s": self._recorder.elapsed_s(),
+            "time_s": self._recorder.run_s(),
+            "session": self._recorder.session(),
             **self._split.gather(self.communicator),
         }
         if self._folder is not None:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from hvdtrain.metrics import require_elements
+from hvdtrain.tensorflow_adapter.precision import widened
 
 
 class BoundModel:
@@ -24,8 +25,8 @@ class BoundModel:
         self._training = training
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer in this mode."""
-        return self._layer(*args, **{**kwargs, "training": self._training})
+        """Call the layer in this mode; what it computes in bfloat16 comes back in float32, as losses expect it."""
+        return widened(self._layer(*args, **{**kwargs, "training": self._training}))
 
     def __getattr__(self, name: str) -> Any:
         """Return the layer's attribute; a layer or a list of layers comes back bound."""
@@ -63,7 +64,7 @@ class Scope(keras.Layer):
 def elements(value: Any, model: keras.Model | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ``(values, weights)``; the layer losses of ``model`` are added to every element."""
     values, weights = value if isinstance(value, tuple) else (value, None)
-    values = tf.convert_to_tensor(values)
+    values = widened(tf.convert_to_tensor(values))
     weights = tf.ones_like(values) if weights is None else tf.cast(weights, values.dtype)
     extra = model.losses if model is not None else []
     return (values + tf.add_n([tf.cast(part, values.dtype) for part in extra]) if extra else values), weights

@@ -26,11 +26,13 @@ from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
+from hvdtrain.settings import FOR_HOROVOD, settle
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
 from hvdtrain.tensorflow_adapter.broadcast import broadcast_variables
 from hvdtrain.tensorflow_adapter.model import BoundModel, Scope, elements, leading_open, require
 from hvdtrain.tensorflow_adapter.optimizers import Canonical, build_optimizer
+from hvdtrain.tensorflow_adapter.precision import layers_computing_in, refuse_compile, refuse_narrow, require_precision
 from hvdtrain.tensorflow_adapter.reduction import reduce_gradients, wrap
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.trainer import Trainer
@@ -43,7 +45,7 @@ class TensorFlowTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
-        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")  # or timing decides what is summed together
+        settle(FOR_HOROVOD)
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ) or int(os.environ["OMP_NUM_THREADS"])
@@ -55,15 +57,19 @@ class TensorFlowTrainer(Trainer):
 
     def prepare(self, probe: MicroBatch) -> Signature:
         """After this call the model is built, has been run once on ``probe``, and its optimizer is wrapped."""
-        self.built_model = _model_of(self.model)
+        refuse_compile(self.config.compile)
         batch = self.make_batch(probe)
-        metric_names = self._probe(batch)
+        with layers_computing_in(self.config.precision):  # some layers make others at their first batch
+            self.built_model = _model_of(self.model)
+            metric_names = self._probe(batch)
+        require_precision(self.config.precision, self.built_model)
         self._loss = Scope(self.built_model, self.loss)
         self._metrics = Scope(self.built_model, self.metrics) if self.metrics else None
         self._named = portable_state.NamedVariables(self.built_model, self.names)
+        refuse_narrow(self._named.variables)
         self._variables = list(self.built_model.trainable_variables)
         self._trained = self._names_of_trained()
-        self._optimizer = wrap(self._native_optimizer() or build_optimizer(self.config), self.config.compression)
+        self._optimizer = wrap(self._native_optimizer() or build_optimizer(self.config))
         self._rate = float(self._optimizer.learning_rate)
         self._optimizer.build(self._variables)
         self._build_functions(batch)
@@ -199,7 +205,7 @@ class TensorFlowTrainer(Trainer):
         with tf.GradientTape() as tape:
             values, weights = elements(self._loss(batch, training=True), self.built_model)
             weighted = values * weights
-            # Dividing by a number known everywhere keeps half-precision sums in range.
+            # Dividing by a number known everywhere keeps sums in range.
             total = tf.reduce_sum(weighted) / nominal
         gradients = tape.gradient(total, [variable.value for variable in self._variables])
         self._is_used = [gradient is not None for gradient in gradients]
@@ -221,8 +227,9 @@ class TensorFlowTrainer(Trainer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Sum over ranks, normalise, clip and apply; leave alone what the loss does not use."""
         own_sums, gradients = held
-        sums = hvd.allreduce(tf.concat([own_sums, tail], axis=0), op=hvd.Sum, name="hvdtrain.step")
-        reduced = reduce_gradients(self._optimizer, gradients, self._used())
+        vector = tf.concat([own_sums, tail, self._share_norm(gradients, tail)], axis=0)
+        sums = hvd.allreduce(vector, op=hvd.Sum, name="hvdtrain.step")
+        reduced = reduce_gradients(self._optimizer, gradients, self._used(), self.config.compression)
         weight_sum = sums[STEP_FIELDS.index("weight_sum")]
         scale = tf.where(weight_sum != 0, self._plan.sizes.global_batch_size / weight_sum, 0.0)
         grad_norm = tf.cast(tf.linalg.global_norm(reduced), tf.float64) * scale
@@ -238,6 +245,14 @@ class TensorFlowTrainer(Trainer):
         tf.cond(is_finite & (weight_sum != 0), update, lambda: tf.constant(False))
         norms = tf.stack([tf.cast(tf.norm(g), tf.float64) * scale for g in reduced]) if self.trace_every_steps else sums
         return sums, grad_norm, norms
+
+    def _share_norm(self, gradients: list[tf.Tensor], tail: tf.Tensor) -> tf.Tensor:
+        """Return the last field of the step tensor, shape ``[1]``, from this rank's gradients before the reduction."""
+        if not self.config.noise_scale:
+            return tf.zeros(1, tf.float64)
+        own_norm = tf.cast(tf.linalg.global_norm(gradients), tf.float64) * self._plan.sizes.global_batch_size
+        num_samples = tail[STEP_FIELDS.index("num_samples") - 2]
+        return tf.reshape(own_norm**2 / tf.maximum(num_samples, 1.0), [1])
 
     def _update_variables(self, reduced: list[tf.Tensor], factor: tf.Tensor, lr: tf.Tensor) -> None:
         self._optimizer.learning_rate = lr

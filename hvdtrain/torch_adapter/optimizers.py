@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hvdtrain.config import TrainConfig
 from hvdtrain.optimizers import define
 
+_Kind = TypeVar("_Kind", bound=torch.optim.Optimizer)
+
 #: Types of parameters that PyTorch's fused kernels update.
 _FUSED = (torch.float32, torch.float64)
+
+#: Methods of every optimizer that PyTorch 2.13 tells its compiler to leave alone, when they are first called.
+_LEFT_ALONE = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 class Lamb(torch.optim.Optimizer):
@@ -52,6 +59,19 @@ class Lamb(torch.optim.Optimizer):
         parameter.sub_(r * (group["lr"] * trust))
 
 
+def spare_the_compiler() -> None:
+    """Let optimizers be built without the import of PyTorch's compiler, which takes as long as that of PyTorch.
+
+    For a process that does not compile; where it does later, the compiler looks into the methods after all.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in _LEFT_ALONE:
+        plain = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if plain is not None:
+            plain.__dynamo_disable = plain  # as ``torch._compile`` keeps what the compiler made of it
+
+
 def build_optimizer(config: TrainConfig, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Return the canonical optimizer over the parameters that train; slots follow in :func:`build_slots`.
 
@@ -62,11 +82,18 @@ def build_optimizer(config: TrainConfig, parameters: Iterable[torch.Tensor]) -> 
     lr, decay = config.learning_rate, config.weight_decay
     fused = all(p.dtype in _FUSED and p.is_cpu and p.is_contiguous() for p in trained)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(trained, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov, fused=fused)
+        sgd = _without_compiler(torch.optim.SGD)
+        return sgd(trained, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov, fused=fused)
     if config.optimizer == "lamb":
         return Lamb(trained, lr, config.betas, config.epsilon, decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(trained, lr, config.betas, config.epsilon, decay, fused=fused)
+    adam = _without_compiler(torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam)
+    return adam(trained, lr, config.betas, config.epsilon, decay, fused=fused)
+
+
+def _without_compiler(kind: type[_Kind]) -> type[_Kind]:
+    """Return a subclass of the same name whose ``step`` imports no compiler, as PyTorch 2.13's own does to mark it."""
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
 
 
 def build_slots(config: TrainConfig, optimizer: torch.optim.Optimizer) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import horovod.torch as hvd
 import torch
+
+from hvdtrain.compression import MAX_EXPONENT, SUM_EXPONENT
 
 
 def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], compression: str) -> Any:
@@ -19,14 +22,55 @@ def wrap(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], co
     wrapped = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=[(name, parameter) for parameter, name in names.items()],
-        compression=hvd.Compression.fp16 if compression == "fp16" else hvd.Compression.none,
         op=hvd.Sum,
         groups=1,
     )
     wrapped.state.clear()
     for parameter, slots in optimizer.state.items():
         wrapped.state[parameter] = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in slots.items()}
+    if compression == "fp16":
+        _compress(wrapped)
     return _with_torch_signatures(wrapped)
+
+
+def agreed_scales(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return one scale per gradient, equal on all ranks; see :mod:`hvdtrain.compression`. Every rank must call."""
+    parts = [gradient if gradient.numel() else gradient.new_zeros(1) for gradient in gradients]
+    largest = torch.stack([torch.linalg.vector_norm(part, math.inf).double() for part in parts])
+    totals = hvd.synchronize(hvd.allreduce_async_(largest, op=hvd.Sum, name="hvdtrain.scales"))
+    return torch.exp2((SUM_EXPONENT - totals.log2().ceil()).clamp(max=MAX_EXPONENT))
+
+
+def _compress(optimizer: Any) -> None:
+    """Let ``synchronize`` reduce in float16, where Horovod 0.28.1 starts to reduce in the last gradient's hook.
+
+    That is a moment later, with one group, and then the wait for the scales is part of the reduction.
+    """
+    reduce, synchronize, compressor = optimizer._grouped_allreduce_grad_async, optimizer.synchronize, _ScaledHalf()
+
+    def agree_and_synchronize() -> None:
+        for group in list(optimizer._handles):
+            compressor.scales = iter(agreed_scales([parameter.grad for parameter in group]))
+            optimizer._handles[group] = reduce(group)
+        synchronize()
+
+    optimizer._compression = compressor
+    optimizer._grouped_allreduce_grad_async = lambda group: (None, None)
+    optimizer.synchronize = agree_and_synchronize
+
+
+class _ScaledHalf:
+    """Horovod's interface of a compression, with one scale for each tensor in the order of the group."""
+
+    scales: Iterator[torch.Tensor]
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.dtype, torch.Tensor]]:
+        scale = next(self.scales)
+        return (tensor * scale.to(tensor.dtype)).half(), (tensor.dtype, scale)
+
+    def decompress(self, tensor: torch.Tensor, context: tuple[torch.dtype, torch.Tensor]) -> torch.Tensor:
+        dtype, scale = context
+        return tensor.to(dtype) / scale.to(dtype)
 
 
 def _with_torch_signatures(optimizer: Any) -> Any:
@@ -71,11 +115,13 @@ class UsageHooks:
     with an empty share, or whose batch leaves a parameter out, would keep the others waiting.
     """
 
-    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Hook every parameter that trains."""
+    def __init__(self, parameters: Iterable[torch.Tensor], *, keeps_norms: bool = False) -> None:
+        """Hook every parameter that trains; ``keeps_norms`` lets :meth:`own_norm` tell more than 0."""
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._fired: set[torch.Tensor] = set()
         self._used: set[torch.Tensor] = set()
+        self._norms: dict[torch.Tensor, torch.Tensor] = {}
+        self._keeps_norms = keeps_norms
         self._passes_left = 0
         self._handles = [_hook(parameter, self._on_grad) for parameter in self.parameters]
 
@@ -84,6 +130,7 @@ class UsageHooks:
         self._passes_left = num_passes
         self._fired.clear()
         self._used.clear()
+        self._norms.clear()
 
     def end_pass(self) -> None:
         """Fire the hooks that the pass left out; the fired ones are the record of what it used."""
@@ -98,6 +145,11 @@ class UsageHooks:
         """Return 1 for each parameter that this rank used in the step, else 0."""
         return [float(parameter in self._used) for parameter in self.parameters]
 
+    def own_norm(self) -> float:
+        """Return the 2-norm of this rank's gradient, summed over the passes of the step, before it is reduced."""
+        norms = [norm.double() for norm in self._norms.values()]
+        return torch.linalg.vector_norm(torch.stack(norms)).item() if norms else 0.0
+
     def remove(self) -> None:
         """Take the hooks off the model."""
         for handle in self._handles:
@@ -109,9 +161,12 @@ class UsageHooks:
         grad = parameter.grad
         assert grad is not None
         if grad.is_sparse:
-            parameter.grad = grad.to_dense()
+            grad = parameter.grad = grad.to_dense()
         elif self._passes_left == 1 and not grad.is_contiguous():
             parameter.grad = grad.contiguous()  # in the last pass alone, for PyTorch adds in the parameter's layout
+        if self._keeps_norms and self._passes_left == 1:
+            # Horovod sums over ranks in place, and its hook runs next.
+            self._norms[parameter] = torch.linalg.vector_norm(grad.detach())
 
 
 def _hook(parameter: torch.Tensor, function: Callable[[torch.Tensor], None]) -> Any:

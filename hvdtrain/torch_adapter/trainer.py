@@ -20,11 +20,13 @@ from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_elements, require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
+from hvdtrain.settings import FOR_HOROVOD, FOR_TORCH, settle
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.torch_adapter import state as portable_state
 from hvdtrain.torch_adapter.broadcast import broadcast_slots, broadcast_tensors
-from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots
+from hvdtrain.torch_adapter.optimizers import build_optimizer, build_slots, spare_the_compiler
+from hvdtrain.torch_adapter.precision import compiled, computed_in, refuse_narrow, widened
 from hvdtrain.torch_adapter.reduction import UsageHooks, release, wrap
 from hvdtrain.trainer import Trainer
 
@@ -36,7 +38,7 @@ class TorchTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
-        os.environ.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")  # or timing decides what is summed together
+        settle({**FOR_HOROVOD, **FOR_TORCH})
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ)
@@ -55,7 +57,9 @@ class TorchTrainer(Trainer):
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._trained = _trained(self._names)
         # A native optimizer may leave parameters out: their gradients are neither reduced nor counted.
-        self._usage = UsageHooks(p for group in optimizer.param_groups for p in group["params"])
+        self._usage = UsageHooks(
+            (p for group in optimizer.param_groups for p in group["params"]), keeps_norms=self.config.noise_scale
+        )
         self._optimizer = wrap(optimizer, self._names, self.config.compression)
         if self.optimizer is None:
             build_slots(self.config, self._optimizer)
@@ -87,13 +91,13 @@ class TorchTrainer(Trainer):
             loss_sum = loss_sum + weighted.detach().double().sum()
             weight_sum = weight_sum + weights.double().sum()
             if weighted.requires_grad:
-                # Dividing by a number known everywhere keeps half-precision sums in range.
+                # Dividing by a number known everywhere keeps sums in range.
                 (weighted.sum() / nominal).backward()  # type: ignore[no-untyped-call]
             self._usage.end_pass()
             self.position.moved()
         if not micro_batches:
             self._usage.end_pass()
-        vector = votes.vector(float(loss_sum), float(weight_sum))
+        vector = votes.vector(float(loss_sum), float(weight_sum), nominal * self._usage.own_norm())
         self.position.enter("reduce")
         sums, used = self._reduce(vector)
         self.position.enter("update")
@@ -121,7 +125,7 @@ class TorchTrainer(Trainer):
         """Return ``{name: (weighted sum, sum of weights)}`` of loss and metrics in evaluation mode."""
         self.built_model.eval()
         found = {"loss": self._losses(batch)}
-        for name, value in (self.metrics(self.built_model, batch) if self.metrics else {}).items():
+        for name, value in (self._metrics(self.built_model, batch) if self._metrics else {}).items():
             found[name] = _elements(value)
         return {
             name: ((values.double() * weights.double()).sum().item(), weights.double().sum().item())
@@ -149,8 +153,15 @@ class TorchTrainer(Trainer):
     def _build(self, batch: Any) -> tuple[tuple[str, ...], torch.optim.Optimizer]:
         self.built_model = _model_of(self.model).to(self._device)
         _refuse_sync_batch_norm(self.built_model)
+        precision = self.config.precision
+        self._loss = computed_in(precision, self.loss, self._device)
+        self._metrics = self.metrics and computed_in(precision, self.metrics, self._device)
         metric_names = self._probe(batch)
-        _refuse_unsupported(self.built_model)
+        if self.config.compile:
+            self._loss = computed_in(precision, compiled(self.loss), self._device)
+        else:
+            spare_the_compiler()
+        refuse_narrow(self.built_model)
         self._names: dict[torch.Tensor, str] = {p: name for name, p in self.built_model.named_parameters()}
         return metric_names, self._native_optimizer() or build_optimizer(self.config, self._names)
 
@@ -159,12 +170,12 @@ class TorchTrainer(Trainer):
             before = {name: tensor.clone() for name, tensor in _built_tensors(self.built_model).items()}
             self.built_model.eval()
             size = _leading_size(batch)
-            losses = self.loss(self.built_model, batch)
+            losses = self._loss(self.built_model, batch)
             _require("loss", losses, size)
             if self.collate is None and size > 1:  # what a collate made may not be cut
-                first = self.loss(self.built_model, map_structure(batch, lambda tensor: tensor[:1]))
+                first = self._loss(self.built_model, map_structure(batch, lambda tensor: tensor[:1]))
                 require_own_elements("loss", _elements(losses)[0].shape, _elements(first)[0].shape)
-            metrics = self.metrics(self.built_model, batch) if self.metrics else {}
+            metrics = self._metrics(self.built_model, batch) if self._metrics else {}
             for name, value in metrics.items():
                 _require(f"metric {name!r}", value, size)
             for name, tensor in _built_tensors(self.built_model).items():
@@ -180,7 +191,7 @@ class TorchTrainer(Trainer):
         return optimizer and _checked(optimizer, self._names)
 
     def _losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return _elements(self.loss(self.built_model, batch))
+        return _elements(self._loss(self.built_model, batch))
 
     def _seed_dropout(self) -> None:
         key = (self.config.seed, self.topology.rank, self.counters.global_step)
@@ -257,15 +268,6 @@ def _refuse_sync_batch_norm(model: torch.nn.Module) -> None:
             )
 
 
-def _refuse_unsupported(model: torch.nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.complex64, torch.complex128):
-            raise AdapterError(
-                f"prepare: Horovod reduces no {parameter.dtype} gradients, got that of {name!r}. Keep parameters in "
-                "float32; precision='bf16' computes in bfloat16 on top of them."
-            )
-
-
 def _checked(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(f"prepare: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}.")
@@ -296,6 +298,7 @@ def _running_statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _elements(value: Any) -> tuple[torch.Tensor, torch.Tensor]:
     values, weights = value if isinstance(value, tuple) else (value, None)
+    values = widened(values)
     return values, torch.ones_like(values) if weights is None else weights.to(values.dtype)
 
 

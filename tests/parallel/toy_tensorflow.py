@@ -10,6 +10,7 @@ import numpy as np
 
 from hvdtrain.tensorflow_adapter.trainer import TensorFlowTrainer as Trainer  # isort: skip - sets the backend first
 
+import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
@@ -134,6 +135,14 @@ class LocalTrainer(Trainer):
 
         self._optimizer.compute_gradients = keep_local
         return signature
+
+
+class LateNormTrainer(Trainer):
+    """Negative control: takes the norm of this rank's gradient after the reduction."""
+
+    def _share_norm(self, gradients: Any, tail: Any) -> Any:
+        reduced = [hvd.allreduce(g, op=hvd.Sum, name=f"late.{i}") for i, g in enumerate(gradients)]
+        return super()._share_norm(reduced, tail)
 
 
 class SilentTrainer(Trainer):

@@ -125,6 +125,19 @@ class _KeepLocal:
         return own
 
 
+class LateNormTrainer(Trainer):
+    """Negative control: takes the norm of this rank's gradient after the reduction."""
+
+    def prepare(self, probe: Any) -> Any:
+        signature = super().prepare(probe)
+        self._usage.own_norm = self._late_norm
+        return signature
+
+    def _late_norm(self) -> float:
+        self._optimizer.synchronize()
+        return float(torch.stack([p.grad.norm() for p in self._usage.parameters]).norm())
+
+
 class SilentTrainer(Trainer):
     """Negative control: every rank keeps the weights that it was born with."""
 

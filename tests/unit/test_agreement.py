@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdtrain.agreement import agree_on_run, check_available, check_best, check_evaluation
+from hvdtrain.agreement import agree_on_run, check_best, check_evaluation, check_noise_scale
 from hvdtrain.communicator import connect
 from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
@@ -34,6 +34,25 @@ def test_setting_that_decides_by_an_evaluation_with_one_passes(settings, name):
     check_evaluation(config, plan_of(config, num_eval_samples=3))
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "batch", "told"),
+    [(1, 4, "1 rank with a global batch of 4 samples"), (2, 1, "2 ranks with a global batch of 1 sample")],
+)
+def test_noise_scale_without_two_shares_is_refused(num_ranks, batch, told):
+    config = TrainConfig(global_batch_size=batch, noise_scale=True)
+    with pytest.raises(ConfigError) as caught:
+        check_noise_scale(config, plan_of(config), num_ranks)
+    assert str(caught.value) == (
+        f"plan: noise_scale compares the gradients of at least 2 ranks, got {told}. Start with -np 2, or leave it out."
+    )
+    check_noise_scale(config.replace(noise_scale=False), plan_of(config), num_ranks)
+
+
+def test_noise_scale_of_two_shares_passes():
+    config = TrainConfig(global_batch_size=2, noise_scale=True)
+    check_noise_scale(config, plan_of(config), 2)
+
+
 def test_other_settings_need_no_evaluation():
     config = TrainConfig(global_batch_size=4, decay="linear", plateau_patience=1)
     check_evaluation(config, plan_of(config))
@@ -51,9 +70,3 @@ def test_check_best_with_an_unknown_metric_raises_with_the_known_ones():
     assert str(caught.value) == (
         "plan: keep_best must be one of loss, accuracy, got 'acuracy'. Name a metric of the job."
     )
-
-
-def test_check_available_refuses_a_precision_that_would_be_ignored():
-    with pytest.raises(ConfigError) as caught:
-        check_available(TrainConfig(precision="bf16"))
-    assert str(caught.value) == "plan: precision must be 'fp32' in this version, got 'bf16'. Leave it out."

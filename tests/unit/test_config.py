@@ -28,8 +28,9 @@ def test_config_without_settings_has_the_documented_defaults():
         **{"optimizer": "sgd", "learning_rate": 0.01, "weight_decay": 0.0, "momentum": 0.0, "nesterov": False},
         **{"betas": (0.9, 0.999), "epsilon": 1e-8, "warmup_epochs": 0.0, "decay": "constant", "decay_factor": 0.1},
         **{"final_learning_rate": 0.0, "plateau_patience": 2, "lr_scaling": "none", "precision": "fp32"},
-        **{"compression": "none", "seed": 0, "shuffle": True, "data_workers": 0, "log_every_steps": 10},
-        **{"eval_every_epochs": 1, "stall_timeout_s": 600.0, "on_nonfinite": "raise"},
+        **{"compression": "none", "compile": False, "seed": 0, "shuffle": True, "data_workers": 0},
+        **{"noise_scale": False, "log_every_steps": 10, "eval_every_epochs": 1, "stall_timeout_s": 600.0},
+        **{"on_nonfinite": "raise"},
     }
     assert TrainConfig().model_dump() == expected
 
@@ -55,6 +56,11 @@ ONE_PROBLEM = [
     ({"nesterov": True}, "nesterov needs a momentum above 0, got momentum=0.0"),
     ({"lr_scaling": "linear"}, "lr_scaling='linear' needs base_batch_size, got None"),
     ({"decay": "step"}, "decay='step' needs decay_epochs, got None"),
+    (
+        {"compression": "bf16"},
+        "compression must be one of 'none' or 'fp16', got 'bf16'. Horovod 0.28.1 reduces no bfloat16",
+    ),
+    ({"compression": ["bf16"]}, "compression must be one of 'none' or 'fp16', got ['bf16']. Did you mean 'fp16'"),
 ]
 
 
@@ -111,3 +117,11 @@ def test_replace_of_nothing_is_the_same():
 
 def test_every_field_says_what_it_is():
     assert [name for name, field in TrainConfig.model_fields.items() if not field.description] == []
+
+
+def test_choice_that_is_none_is_told_with_the_nearest():
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(optimizer="adm")
+    assert str(caught.value) == (
+        "TrainConfig: optimizer must be one of 'sgd', 'adam', 'adamw' or 'lamb', got 'adm'. Did you mean 'adam'?"
+    )

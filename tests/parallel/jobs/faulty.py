@@ -47,11 +47,6 @@ def runs_out_of_memory(rank, step):
         raise MemoryError("no memory left on purpose")
 
 
-def exits(rank, step):
-    if (rank, step) == (1, AT_STEP):
-        sys.exit(3)
-
-
 def exits_with_zero(rank, step):
     if (rank, step) == (1, AT_STEP):
         sys.exit(0)
@@ -60,11 +55,6 @@ def exits_with_zero(rank, step):
 def leaves_at_once_with_zero(rank, step):
     if (rank, step) == (1, AT_STEP):
         os._exit(0)
-
-
-def is_killed(rank, step):
-    if (rank, step) == (1, AT_STEP):
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def root_is_killed_in_a_save(rank, step):

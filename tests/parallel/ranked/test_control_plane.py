@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -209,10 +210,15 @@ def fit(communicator, monkeypatch):
     """Fit a linear model and return the trainer with its summary."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
-    def run(data, eval_data=None, *, callbacks=(), run_dir=None, model=None, **settings):
+    def run(data, eval_data=None, *, callbacks=(), run_dir=None, model=None, resume=None, **settings):
         config = {"global_batch_size": 4, "learning_rate": 0.05, "shuffle": False, "log_every_steps": 1, **settings}
         trainer = NumpyTrainer(
-            model or Linear(), loss=squared_error, config=TrainConfig(**config), run_dir=run_dir, callbacks=callbacks
+            model or Linear(),
+            loss=squared_error,
+            config=TrainConfig(**config),
+            run_dir=run_dir,
+            callbacks=callbacks,
+            resume=resume,
         )
         trainer.summary = trainer.fit(data, eval_data)
         return trainer
@@ -278,6 +284,42 @@ def test_stream_that_ends_earlier_on_one_rank_ends_for_all(communicator, fit):
     expected = train_linear(data.columns["x"], data.columns["y"], steps, lr=0.05)
     require_weights(communicator, trainer, expected)
     require_equal(communicator, (trainer.summary["global_step"], trainer.summary["samples_seen"]), (3, 3 * size - 2))
+
+
+# ---------------------------------------------------------------- the noise scale
+def noise_scale_of(batches, num_ranks, *, norm_of_share=lambda own, whole: own):
+    """Return the estimate after these batches of gradients, arrays ``[samples, dimensions]``, in plain NumPy."""
+    grad_sq = noise = 0.0
+    for batch in batches:
+        parts = [part for part in np.array_split(batch, num_ranks) if len(part)]
+        whole = batch.mean(axis=0)
+        shares = sum(len(part) * np.sum(norm_of_share(part.mean(axis=0), whole) ** 2) for part in parts)
+        if len(parts) > 1:
+            trace = (shares - len(batch) * np.sum(whole**2)) / (len(parts) - 1)
+            noise = 0.99 * noise + 0.01 * trace
+            grad_sq = 0.99 * grad_sq + 0.01 * (np.sum(whole**2) - trace / len(batch))
+    return noise / grad_sq
+
+
+def test_noise_scale_compares_the_shares_of_ranks_and_goes_on_after_a_resume(communicator, fit, shared_tmp_path):
+    # At rest at zero, so that every gradient is -2 y (x, 1); batches of 4, 4 and 3 of eleven samples.
+    numbers, size = np.arange(11), communicator.topology.size
+    data = Samples(np.column_stack([numbers % 3 - 1, numbers % 4 - 2]), numbers % 3 + 3)
+    settings = {"noise_scale": True, "learning_rate": 0.0, "epochs": 2}
+    whole = fit(data, run_dir=shared_tmp_path / "whole", **settings)
+    gradients = -2 * data.columns["y"][:, None] * np.column_stack([data.columns["x"], np.ones(11)])
+    batches = [gradients[start : min(start + 4, 11)] for start in (0, 4, 8)] * 2
+    expected = noise_scale_of(batches, size)
+    found = whole.summary["noise_scale"]
+    assert_on_all_ranks(communicator, abs(found - expected) < 1e-9 * expected, f"got {found}, expected {expected}")
+    # Negative control: with the norm of the reduced gradient in the place of the share's there is no noise.
+    control = noise_scale_of(batches, size, norm_of_share=lambda own, whole: whole)
+    assert_on_all_ranks(communicator, abs(control) < 1e-9 < expected, f"got {control}, expected 0")
+    fit(data, run_dir=shared_tmp_path / "cut", max_steps=4, **settings)
+    again = fit(data, run_dir=shared_tmp_path / "cut", resume=True, **settings)
+    require_equal(communicator, again.summary["noise_scale"], found)
+    rows = [json.loads(line) for line in (shared_tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()]
+    require_equal(communicator, rows[-1]["noise_scale"], found)
 
 
 class StopOn(Callback):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hvdtrain import Stream
+from hvdtrain.callbacks import Callback
 from hvdtrain.errors import AdapterError, ConfigError, DataError, RankError
 from tests.parallel.fitting import AtEnd, Fitter, Run, Steps, snapshot
 
@@ -217,6 +218,67 @@ def test_case_4_sparse_gradients_have_the_momentum_of_dense_ones(toy, models):
 def test_case_4_sparse_gradients_add_over_passes(toy, models):
     found = look_up(toy, models, [0, 0, 1, 0], global_batch_size=4, batch_size=1)
     assert found == [[close(-0.075)] * 2, [close(-0.025)] * 2]
+
+
+# ---------------------------------------------------------------- the noise scale
+
+
+class Noise(Callback):
+    """Keeps what updates tell of the noise."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_step_end(self, trainer, report):
+        self.told.append((report.result.num_shares, report.result.share_norms, report.result.grad_norm))
+
+
+#: The gradient of a sample is its x. Rank 0 holds 1 2, rank 1 holds 4; then the last sample is rank 0's alone.
+NOISY = [1.0, 2.0, 4.0, 5.0]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_noise_scale_compares_the_gradients_of_ranks_before_they_are_reduced(toy, batch_size):
+    noise = Noise()
+    run = toy.fit(NOISY, global_batch_size=3, batch_size=batch_size, noise_scale=True, clip_norm=0.1, callbacks=[noise])
+    # Sums 3 of two samples and 4 of one: 9 / 2 + 16. tr(Sigma) = 20.5 - 3 * (7/3)^2, |G|^2 = (7/3)^2 - tr(Sigma) / 3.
+    assert noise.told == [(2, close(20.5), close(7 / 3)), (1, close(25.0), close(5.0))]
+    assert run.summary["noise_scale"] == pytest.approx((25 / 6) / (73 / 18), rel=1e-5)  # differences of float32
+    assert run.summary["largest_useful_batch"] == 1
+
+
+@pytest.mark.ranks(2)
+def test_norm_taken_after_the_reduction_is_told_apart(toy):
+    noise = Noise()
+    toy.trainer(kind="LateNormTrainer", global_batch_size=3, noise_scale=True, callbacks=[noise]).fit(numbers(NOISY))
+    # 7^2 / 2 + 7^2 in the place of 3^2 / 2 + 4^2.
+    assert noise.told[0][:2] == (2, close(73.5))
+
+
+@pytest.mark.ranks(2)
+def test_noise_scale_that_nobody_asked_for_costs_nothing(toy):
+    noise = Noise()
+    run = toy.fit(NOISY, global_batch_size=3, callbacks=[noise])
+    assert [norms for _, norms, _ in noise.told] == [0.0, 0.0]
+    assert "noise_scale" not in run.summary
+
+
+@pytest.mark.ranks(2)
+def test_noise_scale_of_a_sparse_gradient_and_a_spare_parameter(toy, models):
+    noise = Noise()
+    settings = {"global_batch_size": 3, "noise_scale": True, "callbacks": [noise]}
+    look_up(toy, models, [0, 0, 1], **settings)
+    # Rows of width two: 2 2 on rank 0, 1 1 on rank 1.
+    assert noise.told[0][:2] == (2, close(8 / 2 + 2))
+    toy.fit(NOISY[:3], model=models.Spare, **settings)
+    assert noise.told[1][:2] == (2, close(20.5))
+
+
+@pytest.mark.ranks(1)
+def test_noise_scale_on_one_rank_is_refused(toy):
+    with pytest.raises(ConfigError, match=r"^plan: noise_scale compares the gradients of at least 2 ranks, got 1 rank"):
+        toy.fit(NOISY, global_batch_size=3, noise_scale=True)
 
 
 # ---------------------------------------------------------------- unused, frozen, of another shape

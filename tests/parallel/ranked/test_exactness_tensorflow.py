@@ -1,11 +1,11 @@
-"""What only TensorFlow has: layers with tables, and pipelines without end: cases 25 and 43."""
+"""What only TensorFlow has: layers with tables, pipelines without end, and traces: cases 25, 43 and 58."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hvdtrain import Stream
+from hvdtrain import Callback, Stream
 from hvdtrain.errors import DataError, RankError
 from tests.parallel import toy_tensorflow
 from tests.parallel.fitting import Fitter
@@ -18,6 +18,39 @@ import tensorflow as tf  # isort: skip
 @pytest.fixture
 def toy(adapter, communicator):
     return Fitter(toy_tensorflow, communicator)
+
+
+# ---------------------------------------------------------------- 58: traces
+
+
+class Traces(Callback):
+    """Keeps how often each function of a step has been traced, after each step."""
+
+    def __init__(self):
+        self.counts = []
+
+    def on_step_end(self, trainer, report):
+        functions = {name: function for (name, _), function in trainer._functions.items()} | {"apply": trainer._apply}
+        assert len(functions) == len(trainer._functions) + 1  # one form of batch
+        self.counts.append({name: one.experimental_get_tracing_count() for name, one in functions.items()})
+
+
+@pytest.mark.parametrize("evaluated", [None, [1.0, 2.0, 3.0]])
+def test_case_58_each_function_is_traced_once_ragged_last_batch_included(toy, evaluated):
+    # Steps of 8 samples and of 3, in passes of 2 and of 1.
+    traces = Traces()
+    settings = {"global_batch_size": 8, "batch_size": 2, "epochs": 3, "callbacks": [traces]}
+    toy.fit([1.0] * 11, eval_samples=evaluated, **settings)
+    made = {"gradients": 1, "apply": 1, "add": 1}
+    assert traces.counts[:2] == [made, made]
+    assert traces.counts[-1] == (made if evaluated is None else made | {"evaluate": 1})
+
+
+def test_case_58_batches_of_two_sizes_would_be_traced_twice():
+    traced = tf.function(lambda x: 2 * x)
+    for size in (2, 1):
+        traced(tf.ones(size))
+    assert traced.experimental_get_tracing_count() == 2
 
 
 # ---------------------------------------------------------------- 43: layers with tables

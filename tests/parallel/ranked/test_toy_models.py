@@ -1,4 +1,4 @@
-"""Unusual models, threads and run folders on real ranks: cases 10, 37, 42, 45, 55, 56 and 60."""
+"""Unusual models, threads, memory and run folders on real ranks: cases 10, 37, 42, 45, 55, 56, 58 and 60."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 
 import numpy as np
+import psutil
 import pytest
 
 from hvdtrain.callbacks import Callback
@@ -124,6 +125,32 @@ def test_case_56_twenty_run_folders_hold_one_file_of_each_kind(toy, shared_tmp_p
         written = json.loads((folder / "summary.json").read_text())
         # Times are each rank's own; the file holds the root's.
         assert_on_all_ranks(toy.communicator, written == run.summary or toy.rank, f"not in the file: {run.summary}")
+
+
+class _Watches(Callback):
+    """Keeps the memory and the child processes of this rank at some steps."""
+
+    def __init__(self, *steps):
+        self._steps = steps
+        self.bytes, self.children = [], []
+
+    def on_step_end(self, trainer, report):
+        if report.global_step in self._steps:
+            process = psutil.Process()
+            self.bytes.append(process.memory_info().rss)
+            self.children += process.children(recursive=True)
+
+
+def test_case_58_two_thousand_steps_need_no_more_memory_than_two_hundred(toy, shared_tmp_path):
+    watches = _Watches(200, 2000)
+    # 50 steps an epoch, the last one of 7 samples, of two passes each; everything that a run writes is written.
+    settings = {"global_batch_size": 8, "batch_size": 2, "epochs": 40, "data_workers": 2, "log_every_steps": 10}
+    run = toy.fit([1.0] * 399, run_dir=shared_tmp_path / "long", callbacks=[watches], **settings)
+    assert run.trainer.counters.global_step == 2000
+    early, late = watches.bytes
+    assert_on_all_ranks(toy.communicator, late - early < 20e6, f"grew by {late - early:,} bytes")
+    # The workers are threads: to fork after MPI has started is unsafe.
+    assert_on_all_ranks(toy.communicator, watches.children == [], f"has child processes {watches.children}")
 
 
 # Last, because where it fails it ends the launch.
