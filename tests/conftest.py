@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.harness.company import group_of, turn
 from tests.harness.requirements import REQUIRE, require
 
 TESTS = Path(__file__).parent
@@ -22,6 +25,8 @@ LIMIT_S = 60
 SEED = "HVDTRAIN_TEST_SEED"
 RANK_PLUGIN = "tests.harness.rank_plugin"
 ORDER_SEED = pytest.StashKey[int]()
+#: A folder that all processes of one test run share, where pytest-xdist makes several.
+SHARED_FOLDER = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,10 +34,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[ORDER_SEED] = int(os.environ.get(SEED) or random.SystemRandom().randrange(10**6))
+    told: dict[str, Any] = getattr(config, "workerinput", {})
+    seed = told.get("order_seed") or os.environ.get(SEED) or random.SystemRandom().randrange(1, 10**6)
+    config.stash[ORDER_SEED] = int(seed)
+    if "shared_folder" in told:
+        config.stash[SHARED_FOLDER] = Path(told["shared_folder"])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control lets its background jobs ignore SIGINT, and every child would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each process of pytest-xdist what all of them share: the order of tests and a folder."""
+    stash = node.config.stash
+    if SHARED_FOLDER not in stash:
+        folder = tempfile.TemporaryDirectory(prefix="hvdtrain-tests-")
+        node.config.add_cleanup(folder.cleanup)
+        stash[SHARED_FOLDER] = Path(folder.name)
+    node.workerinput |= {"order_seed": stash[ORDER_SEED], "shared_folder": str(stash[SHARED_FOLDER])}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give tests that share what is costly to make to one process of pytest-xdist."""
+    # Its own mark for groups, in 3.8, is written where pytest 9.2 does not look for it: every test was a group.
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -54,6 +87,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for *_, item in sorted(decorated, key=lambda entry: entry[:2])]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test that is marked ``alone`` run so, with all that it sets up."""
+    folder = item.config.stash.get(SHARED_FOLDER, None)
+    if folder is None:
+        return (yield)
+    with turn(folder, is_alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"{SEED}={config.stash[ORDER_SEED]} repeats this order of tests")
@@ -70,6 +113,12 @@ def adapter(request: pytest.FixtureRequest) -> str:
         pytest.skip(reason)
     require(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run share."""
+    return request.config.stash.get(SHARED_FOLDER, None) or tmp_path_factory.mktemp("shared")
 
 
 @pytest.fixture(autouse=True)

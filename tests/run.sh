@@ -8,6 +8,7 @@
 # Settings, all from the environment:
 #   HVDTRAIN_FRAMEWORKS, HVDTRAIN_VENV   as in docker/install.sh
 #   HVDTRAIN_REQUIRE                     what must be there instead of being skipped (default: the frameworks)
+#   HVDTRAIN_TEST_WORKERS                how many tests run beside each other (default: 2; 0: none)
 #   HVDTRAIN_FULL=1                      the long form of what is shortened here, such as every way to resume each kill
 set -uo pipefail
 
@@ -15,6 +16,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 FRAMEWORKS=${HVDTRAIN_FRAMEWORKS:-torch,tensorflow}
 export HVDTRAIN_REQUIRE=${HVDTRAIN_REQUIRE-$FRAMEWORKS}
 BIN=${HVDTRAIN_VENV:-.venv}/bin
+# Most of what a ring takes is waiting: for launchers, for ranks to end, for time limits.
+BESIDE=(-n "${HVDTRAIN_TEST_WORKERS:-2}")
 FOLDERS=(parallel examples)
 for name in parity faults cluster bench; do # rings that may come later
     [ -d "tests/$name" ] && FOLDERS+=("$name")
@@ -86,14 +89,16 @@ is_chosen format && stage format "$BIN/ruff" format --check
 is_chosen types && stage types "$BIN/python" -m mypy
 is_chosen doctests && pytest_stage doctests --doctest-modules hvdtrain \
     --ignore=hvdtrain/torch_adapter --ignore=hvdtrain/tensorflow_adapter
-is_chosen unit && pytest_stage unit tests/unit
+is_chosen unit && pytest_stage unit tests/unit "${BESIDE[@]}"
 if is_chosen contract; then
     for framework in ${FRAMEWORKS//,/ }; do
         pytest_stage "contract-$framework" tests/contract --adapter "$framework"
     done
 fi
 for name in "${FOLDERS[@]}"; do
-    is_chosen "$name" && pytest_stage "$name" "tests/$name"
+    how=("${BESIDE[@]}")
+    [ "$name" != cluster ] || how=() # its tests share one engine and its hosts
+    is_chosen "$name" && pytest_stage "$name" "tests/$name" ${how[@]+"${how[@]}"}
 done
 
 printf '\n=== stages\n'

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.checkpoint import find_latest
-from hvdtrain.compare import WEIGHT_FACTOR, Run, compare_runs, relative
+from hvdtrain.compare import WEIGHT_FACTOR, compare_runs, relative
 from hvdtrain.errors import HvdTrainError
+from hvdtrain.finished_run import Run
 from hvdtrain.portable import PortableState
 
 #: Of a loss, relative to itself; tensors may differ by ten times that of their norm.
@@ -21,7 +22,7 @@ LEDGER = {
     "train": {"once": 26, "more": 0, "never": 0},
     "eval": {"once": 11, "more": 0, "never": 0},
 }
-_CLOCK = ("time_s", "samples_per_s", "split", "ranks")
+_CLOCK = ("time_s", "samples_per_s", "session", "split", "ranks")
 _COUNTERS = ("epoch", "global_step", "samples_seen")
 
 

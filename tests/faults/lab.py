@@ -9,8 +9,10 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hvdtrain import checkpoint
 from hvdtrain.errors import CheckpointError
@@ -23,6 +25,14 @@ PROJECT = Path(__file__).parents[2]
 FRAMEWORKS = ("torch", "tensorflow")
 TARGETS = ("rank-0", "rank-1", "launcher")
 WAYS = ("same ranks", "other ranks", "other framework")
+#: What may go wrong with a kill, and how the count tells it.
+PROBLEMS = {
+    "hang": "hangs",
+    "exit code": "wrong exit codes",
+    "left over": "with processes left",
+    "checkpoint": "with lost or unreadable checkpoints",
+    "kill": "that did not come",
+}
 #: Point of the kit, step, and the newest checkpoint that must be left.
 POINTS = {
     "start": ("start", 1, None),
@@ -223,26 +233,35 @@ class Lab:
         return finished.output
 
     # ------------------------------------------------------------------ the count
-    def count(self) -> list[str]:
-        """Return the count of everything so far, in lines."""
-        ended = [f"{kind} {max(seconds):.1f} s" for kind, seconds in sorted(self.ended_s.items())]
-        lines = [f"longest from a fault to the return of the launcher: {', '.join(ended)}"] if ended else []
-        if not self.killed:
-            return lines
-        wrong = Counter(kind for problems in self.killed.values() for kind in problems)
-        kinds = {
-            "hang": "hangs",
-            "exit code": "wrong exit codes",
-            "left over": "with processes left",
-            "checkpoint": "with lost or unreadable checkpoints",
-            "kill": "that did not come",
+    def tally(self) -> dict[str, Any]:
+        """Return what :func:`count` needs, in values that one process can send to another."""
+        return {
+            "ended_s": self.ended_s,
+            "problems": [list(problems) for problems in self.killed.values()],
+            "resumed": [
+                [way, difference.fault is not None, float(difference.loss), float(difference.tensors)]
+                for (_, way), difference in self.resumed.items()
+            ],
         }
-        lines += [f"{len(self.killed)} kills: {', '.join(f'{wrong[kind]} {text}' for kind, text in kinds.items())}"]
-        for way in WAYS:
-            found = [difference for (_, got), difference in self.resumed.items() if got == way]
-            if found:
-                unequal = sum(difference.fault is not None for difference in found)
-                loss, tensors = (max(getattr(one, name) for one in found) for name in ("loss", "tensors"))
-                apart = "same bits" if way == "same ranks" else f"loss {loss:.1e}, weights and slots {tensors:.1e}"
-                lines.append(f"{len(found)} resumed, {way}: {unequal} unequal ({apart})")
+
+
+def count(tallies: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the count of everything in these labs so far, in lines."""
+    ended_s: dict[str, float] = {}
+    for kind, seconds in ((kind, max(all_s)) for tally in tallies for kind, all_s in tally["ended_s"].items()):
+        ended_s[kind] = max(seconds, ended_s.get(kind, 0.0))
+    ended = [f"{kind} {seconds:.1f} s" for kind, seconds in sorted(ended_s.items())]
+    lines = [f"longest from a fault to the return of the launcher: {', '.join(ended)}"] if ended else []
+    killed = [problems for tally in tallies for problems in tally["problems"]]
+    if not killed:
         return lines
+    wrong = Counter(kind for problems in killed for kind in problems)
+    lines += [f"{len(killed)} kills: {', '.join(f'{wrong[kind]} {text}' for kind, text in PROBLEMS.items())}"]
+    for way in WAYS:
+        found = [rest for tally in tallies for got, *rest in tally["resumed"] if got == way]
+        if found:
+            are_unequal, losses, tensors = zip(*found, strict=True)
+            largest = f"loss {max(losses):.1e}, weights and slots {max(tensors):.1e}"
+            apart = "same bits" if way == "same ranks" else largest
+            lines.append(f"{len(found)} resumed, {way}: {sum(are_unequal)} unequal ({apart})")
+    return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.equality import compare_bits, compare_numbers
-from tests.faults.lab import FRAMEWORKS, KILLS, POINTS, TARGETS, WAYS, Kill
+from tests.faults.lab import FRAMEWORKS, KILLS, POINTS, TARGETS, WAYS, Kill, count
 from tests.harness import require
 
 
@@ -20,6 +20,23 @@ def test_rotation_resumes_every_point_and_every_target_in_every_way():
             assert {(kill.target, kill.ways[0]) for kill in cells} == {(t, w) for t in TARGETS for w in WAYS}
     sizes = {kill.start_of("other ranks") for kill in KILLS for way in kill.ways if way == "other ranks"}
     assert sizes == {(framework, size) for framework in FRAMEWORKS for size in (1, 3)}
+
+
+def test_count_adds_up_the_labs_of_all_processes():
+    first = {"ended_s": {"kill": [1.0, 2.0]}, "problems": [[], ["hang"]], "resumed": [["same ranks", False, 0.0, 0.0]]}
+    second = {
+        "ended_s": {"kill": [1.5], "freeze": [9.0]},
+        "problems": [["hang", "checkpoint"]],
+        "resumed": [["other ranks", True, 1e-3, 2e-8], ["other ranks", False, 1e-8, 3e-7]],
+    }
+    assert count([]) == []
+    assert count([first, second]) == [
+        "longest from a fault to the return of the launcher: freeze 9.0 s, kill 2.0 s",
+        "3 kills: 2 hangs, 0 wrong exit codes, 0 with processes left, 1 with lost or unreadable checkpoints, "
+        "0 that did not come",
+        "1 resumed, same ranks: 0 unequal (same bits)",
+        "2 resumed, other ranks: 1 unequal (loss 1.0e-03, weights and slots 3.0e-07)",
+    ]
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.company import in_company, locked
 from tests.harness.launches import Finished, Launch, find_processes, run_command, start_command
 from tests.harness.mpi import mpirun, mpirun_command
 from tests.harness.ranks import run_ranks
@@ -15,6 +16,8 @@ __all__ = [
     "RankReport",
     "assert_on_all_ranks",
     "find_processes",
+    "in_company",
+    "locked",
     "mpirun",
     "mpirun_command",
     "require",

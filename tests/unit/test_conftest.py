@@ -85,6 +85,64 @@ def test_order_is_drawn_from_the_seed(project, monkeypatch):
     assert sorted(order("1")) == sorted(order("2")) != []
 
 
+#: Two tests that each hold when the other one runs at the same time.
+PAIR = """
+import time
+import pytest
+
+def meet(folder, own, other):
+    (folder / own).touch()
+    deadline = time.monotonic() + 2
+    while not (folder / other).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (folder / other).exists()
+    time.sleep(0.5)
+
+{marker}
+def test_first(shared_folder, request):
+    request.addfinalizer((shared_folder / "first").unlink)
+    meet(shared_folder, "first", "second")
+
+def test_second(shared_folder, request):
+    request.addfinalizer((shared_folder / "second").unlink)
+    meet(shared_folder, "second", "first")
+"""
+
+
+@pytest.mark.parametrize(("marker", "verdict"), [("", "2 passed"), ("@pytest.mark.alone", "2 failed")])
+def test_marked_test_runs_alone_and_others_beside_each_other(project, marker, verdict):
+    finished = run_pytest(project, {"parallel/test_x.py": PAIR.format(marker=marker)}, "-n", "2", "tests")
+    assert verdict in finished.stdout
+
+
+@pytest.mark.parametrize("seed", ["", "0", "5"])
+def test_processes_beside_each_other_have_one_order(project, monkeypatch, seed):
+    # Where they differ, pytest-xdist refuses to begin.
+    monkeypatch.setenv("HVDTRAIN_TEST_SEED", seed)
+    tests = {"unit/test_x.py": "\n".join(f"def test_{i}():\n    pass\n" for i in range(9))}
+    finished = run_pytest(project, tests, "-n", "2", "tests")
+    assert "9 passed" in finished.stdout, finished.output
+
+
+#: Tests that say in which process they ran.
+SAYS = """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_x(number):
+    print("ran in", os.environ["PYTEST_XDIST_WORKER"])
+"""
+
+
+@pytest.mark.parametrize(("file", "num_processes"), [("parity/test_x.py", 1), ("parallel/test_x.py", 2)])
+def test_tests_of_one_group_run_in_one_process(project, file, num_processes):
+    finished = run_pytest(project, {file: SAYS}, "-n", "2", "-rP", "tests")
+    ran_in = [line for line in finished.stdout.splitlines() if line.startswith("ran in")]
+    assert len(ran_in) == 6, finished.output
+    assert len(set(ran_in)) == num_processes
+
+
 RANKED = {
     "parallel/ranked/test_r.py": "def test_r():\n    pass\n",
     "parallel/test_d.py": "def test_d():\n    pass\n",

@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import (
     find_processes,
+    in_company,
     mpirun,
     mpirun_command,
     require,
@@ -21,6 +22,7 @@ from tests.harness import (
     run_ranks,
     start_command,
 )
+from tests.harness.company import WORKER_COUNT, group_of
 from tests.harness.launches import LAUNCH_MARKER
 from tests.harness.reports import RankReport
 
@@ -44,6 +46,31 @@ def write_ranked(text: str) -> str:
 
 def names(tests: tuple[str, ...]) -> list[str]:
     return [test.split("::")[-1] for test in tests]
+
+
+# ---------------------------------------------------------------- time
+@pytest.mark.parametrize(("count", "limit_s"), [(None, 15), ("1", 15), ("2", 30)])
+def test_limit_grows_with_the_tests_that_share_the_cores(monkeypatch, count, limit_s):
+    monkeypatch.delenv(WORKER_COUNT, raising=False)
+    if count:
+        monkeypatch.setenv(WORKER_COUNT, count)
+    assert in_company(15) == limit_s
+
+
+@pytest.mark.parametrize(
+    ("test", "group"),
+    [
+        ("tests/unit/test_a.py::test_a[torch]", "unit/test_a.py"),
+        ("tests/faults/test_a.py::test_a[torch-rank-0-start]", "faults/ torch"),
+        ("tests/faults/test_b.py::test_b[tensorflow-1-10]", "faults/ tensorflow"),
+        ("tests/faults/test_b.py::test_tensorflow_is_not_asked", "faults/ torch"),
+        ("tests/parity/test_ranks.py::test_a[tensorflow-digits/sgd-2]", "parity/test_ranks.py tensorflow"),
+        ("tests/parity/test_peers.py::test_a[ddp-even]", "parity/test_peers.py"),
+        ("tests/parallel/test_modes.py::test_a[torch]", "parallel/test_modes.py::test_a[torch]"),
+    ],
+)
+def test_tests_that_share_what_is_costly_have_one_group(test, group):
+    assert group_of(test) == group
 
 
 # ---------------------------------------------------------------- run_command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -28,8 +29,8 @@ def project(tmp_path):
     return tmp_path
 
 
-def run(project: Path, tests: dict[str, str], *stages: str) -> tuple[Finished, str]:
-    """Run the command over these tests; return its result and its last line."""
+def run(project: Path, tests: dict[str, str], *stages: str, workers: str | None = "0") -> tuple[Finished, str]:
+    """Run the command over these tests, one after the other by default; return its result and its last line."""
     # The command takes its tools from this folder.
     venv = str(Path(sys.executable).parents[1])
     for name, text in tests.items():
@@ -37,9 +38,8 @@ def run(project: Path, tests: dict[str, str], *stages: str) -> tuple[Finished, s
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     # From elsewhere: the command finds its project itself.
-    finished = run_command(
-        ["bash", str(project / "tests/run.sh"), *stages], timeout_s=50, cwd="/", env={"HVDTRAIN_VENV": venv}
-    )
+    env = {"HVDTRAIN_VENV": venv, "HVDTRAIN_TEST_WORKERS": workers}
+    finished = run_command(["bash", str(project / "tests/run.sh"), *stages], timeout_s=50, cwd="/", env=env)
     return finished, finished.stdout.splitlines()[-1] if finished.stdout else ""
 
 
@@ -55,6 +55,16 @@ def test_run_sh_adds_up_all_test_stages(project):
     assert last == "2 passed, 0 failed, 1 skipped"
     assert finished.returncode == 0
     assert table(finished) == {"install": "passed", "unit": "passed", "parallel": "passed"}
+
+
+@pytest.mark.parametrize(("workers", "num_processes"), [(None, 2), ("0", 1)])
+def test_run_sh_adds_up_what_ran_beside_each_other(project, workers, num_processes):
+    text = "import os, time\ndef test_{0}():\n    open('{1}' + str(os.getpid()), 'w').close()\n    time.sleep(0.5)\n"
+    tests = {f"parallel/test_{name}.py": text.format(name, project / "ran-") for name in "abc"}
+    tests["parallel/test_d.py"] = PASSES + FAILS + SKIPS + ERRORS
+    finished, last = run(project, tests, "parallel", workers=workers)
+    assert (finished.returncode, last) == (1, "4 passed, 2 failed, 1 skipped")
+    assert len(list(project.glob("ran-*"))) == num_processes
 
 
 def test_run_sh_after_a_failure_goes_on_and_keeps_the_exit_code(project):
@@ -73,6 +83,14 @@ def test_run_sh_without_a_test_in_a_stage_fails(project):
 def test_run_sh_with_a_stage_that_dies_counts_it(project):
     finished, last = run(project, {"unit/test_a.py": "import os\nos._exit(9)\n"}, "unit")
     assert (finished.returncode, last) == (9, "0 passed, 1 failed, 0 skipped")
+
+
+def test_run_sh_with_a_test_that_ends_its_process_goes_on_and_counts_it(project):
+    tests = {"parallel/test_a.py": "import os\ndef test_a():\n    os._exit(9)\n", "parallel/test_b.py": PASSES}
+    finished, last = run(project, tests, "parallel", workers=None)
+    # pytest-xdist gives such a test to some more processes.
+    assert re.fullmatch(r"1 passed, [1-9]\d* failed, 0 skipped", last), finished.output
+    assert finished.returncode == 1
 
 
 def test_run_sh_without_the_folder_of_a_stage_fails(project):
