@@ -26,12 +26,21 @@ def test_own_scripts_differ_only_in_framework_lines() -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_own_script_on_two_ranks_learns(framework: str) -> None:
+def test_own_script_on_two_ranks_learns_and_goes_on_with_more_epochs(framework: str, tmp_path: Path) -> None:
     require(framework)
-    finished = mpirun(2, "python", str(ROOT / f"examples/own_script_{framework}.py"), timeout_s=120)
+    script, run = str(ROOT / f"examples/own_script_{framework}.py"), tmp_path / f"runs/own_script_{framework}"
+    first = mpirun(2, "python", script, "2", timeout_s=120, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    rows = (run / "metrics.jsonl").read_text()
+    finished = mpirun(2, "python", script, timeout_s=120, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     (line,) = [line for line in finished.stdout.splitlines() if line.startswith(framework)]
     assert line.startswith(f"{framework} on 2 ranks: accuracy 0.9"), line
+    # The first epochs were not trained again: their rows stand as they were, and each sample still counts once.
+    assert (run / "metrics.jsonl").read_text().startswith(rows)
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["epoch"], summary["samples_seen"]) == (5, 5 * 1437)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000116", "step-00000145"]
 
 
 def test_quickstart_reaches_the_accuracy_in_both_frameworks(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdtrain.compare import Run
-from tests.harness import mpirun, require
+from hvdtrain.finished_run import Run
+from tests.harness import locked, mpirun, require
 from tests.parity.runs import JOBS, OPTIMIZERS
 
 _SCRIPT = Path(__file__).with_name("runs.py")
@@ -22,10 +22,19 @@ SIZES = (1, 2, 3, 4)
 GetRun = Callable[[str, int, str], Run]
 
 
+def names_of(size: int) -> list[str]:
+    """Return the names of all runs on this number of ranks."""
+    if size > 1:
+        return [*RANKED, *REPEATED]
+    every = [f"{job}/{optimizer}" for job in JOBS for optimizer in OPTIMIZERS]
+    return [*every, *(f"{name}/other-order" for name in RANKED), *REPEATED]
+
+
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> GetRun:
+def runs(shared_folder: Path) -> GetRun:
     """Return ``get(framework, size, name)``, which launches what is missing."""
-    folder = tmp_path_factory.mktemp("parity")
+    folder = shared_folder / "parity"
+    folder.mkdir(exist_ok=True)
     initial = folder / "initial"
 
     def launch(framework: str, size: int, names: list[str], out: Path, initial: Path | None) -> None:
@@ -37,15 +46,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> GetRun:
         assert finished.returncode == 0, finished.stdout + finished.stderr
 
     def get(framework: str, size: int, name: str) -> Run:
-        if not initial.exists():
-            launch("torch", 1, list(JOBS), initial, None)
+        with locked(folder / "initial.lock"):
+            if not initial.exists():
+                launch("torch", 1, list(JOBS), initial, None)
         out = folder / f"{framework}-{size}"
-        if not out.exists():
-            names = [*RANKED, *REPEATED]
-            if size == 1:
-                every = [f"{job}/{optimizer}" for job in JOBS for optimizer in OPTIMIZERS]
-                names = [*every, *(f"{name}/other-order" for name in RANKED), *REPEATED]
-            launch(framework, size, names, out, initial)
+        with locked(folder / f"{framework}-{size}.lock"):
+            if not out.exists():
+                launch(framework, size, names_of(size), out, initial)
         return Run.read(out / name.replace("/", "-"))
 
     return get

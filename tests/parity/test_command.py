@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.harness import Finished, require, run_command
+from tests.harness import Finished, in_company, require, run_command
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 JOBS = HERE / "jobs"
-TIMEOUT_S = 200
+TIMEOUT_S = in_company(200)
 
 
 def hvdtrain(*words: object) -> Finished:
@@ -72,7 +72,7 @@ def test_parity_of_digits_exits_0_and_draws_the_curves(digits):
     assert "first out of tolerance" not in finished.stdout
     assert finished.stdout.splitlines()[-1] == f"curves: {folder / 'parity.png'}"
     assert (folder / "parity.png").stat().st_size > 10_000
-    assert finished.seconds < 180
+    assert finished.seconds < in_company(180)
 
 
 def test_compare_of_digits_gives_the_verdict_of_parity(digits, tmp_path):
@@ -133,7 +133,8 @@ def test_parity_with_dropout_and_batch_norm_exits_0_and_says_why(noisy):
     left_out = (
         "not compared: running statistics: batch norm keeps the unbiased variance in PyTorch, the biased in Keras"
     )
-    assert [f"torch x {size}, tensorflow x {size}: {left_out}" in finished.stdout for size in (1, 2)] == [True, True]
+    unfolded = " ".join(finished.stdout.split())
+    assert [f"torch x {size}, tensorflow x {size}: {left_out}" in unfolded for size in (1, 2)] == [True, True]
 
 
 @pytest.mark.parametrize("job", ["normed", "noisy"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvdtrain.compare import Run, compare_runs
+from hvdtrain.compare import compare_runs
+from hvdtrain.finished_run import Run
 from tests.parity.runs import JOBS, OPTIMIZERS
 
 

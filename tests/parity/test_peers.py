@@ -289,7 +289,7 @@ def test_table_shows_every_peer_beside_ours(laboratory, capsys, tmp_path):
     path = Path(os.environ.get(TABLE) or tmp_path / "table.md")
     path.write_text(text)
     with capsys.disabled():
-        print(f"\n{text}")
+        print(f"\n{text}", file=sys.stderr)  # what a process of pytest-xdist says there is seen
     assert [line.split(" | ")[1] for line in path.read_text().splitlines()[2:]] == 3 * [
         "one process, torch",
         "DistributedDataParallel, torch",
