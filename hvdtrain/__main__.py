@@ -1,6 +1,6 @@
 """``python -m hvdtrain`` is the same program as ``hvdtrain``."""
 
-from hvdtrain.cli.main import run
+from hvdtrain.cli.start import start
 
 if __name__ == "__main__":
-    run()
+    start()

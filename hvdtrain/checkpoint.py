@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from hvdtrain.manifest import FILES, find_fault
 from hvdtrain.plain_files import printable, read_json
 from hvdtrain.portable import PortableState
 from hvdtrain.tensor_file import OnBytes, ignore, read_tensors, write_tensors
+
+_log = logging.getLogger(__name__)
 
 #: Number of the layout described here; raised when an older reader would misread a newer folder.
 FORMAT = 1
@@ -137,6 +140,28 @@ def load(path: Path, on_bytes: OnBytes = ignore) -> Checkpoint:
     return Checkpoint(path, manifest, PortableState(weights, slots, manifest["aliases"], _updates(manifest)))
 
 
+def load_named(path: Path, on_bytes: OnBytes = ignore) -> Checkpoint:
+    """Read the checkpoint that a person means: the folder of one, or the newest that verifies in the folder of a run.
+
+    Args:
+        path: Folder of a checkpoint, of a run, or of its checkpoints.
+        on_bytes: Told of the bytes of each piece that is read.
+
+    Raises:
+        CheckpointError: There is none, or none is whole; the message says why.
+    """
+    is_one = (path / "manifest.json").exists()
+    for folder in () if is_one else (path / "checkpoints", path):
+        paths = list_checkpoints(folder)
+        found = find_latest(folder, on_bytes)
+        if found is not None:
+            passed = [other.name for other in paths[paths.index(found.path) + 1 :]]
+            damaged = f" ({', '.join(passed)} passed over as damaged)" if passed else ""
+            _log.info("checkpoint: of %s the newest is taken, %s%s", path, found.path.name, damaged)
+            return found
+    return load(path, on_bytes)
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return what a checkpoint says of itself, its tensors unread.
 
@@ -146,9 +171,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if path.is_symlink():
         raise CheckpointError(f"load: {path} must be a folder, got a link. Name the folder it leads to.")
     if (path / "checkpoints").is_dir():
-        raise CheckpointError(
-            f"load: {path} must be a checkpoint, got a run folder. Name one of its checkpoints/step-*."
-        )
+        raise CheckpointError(f"load: {path} must be a checkpoint, got a run folder that holds none. Name another.")
     file = path / "manifest.json"
     try:
         manifest = read_json(file, max_bytes=_MAX_BYTES)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hvdtrain import checkpoint
-from hvdtrain.errors import CheckpointError, ConfigError
-from hvdtrain.plain_files import open_plain, printable, read_json
-from hvdtrain.trace import TracedStep, read_trace, read_traced_weights
+from hvdtrain.errors import ConfigError
+from hvdtrain.finished_run import ONE_SIDED, Run
+from hvdtrain.trace import read_traced_weights
+from hvdtrain.wording import counted
 
 #: Weights may differ by this many times the tolerance of the loss, relative to their norm.
 WEIGHT_FACTOR = 10.0
@@ -32,68 +30,9 @@ FLOOR_RATIO = 0.01
 _LIMITS = {
     "dropout": ("draws other numbers in each framework", "draws other numbers on each rank"),
     "batch norm": ("keeps the unbiased variance in PyTorch, the biased in Keras", "uses the statistics of each rank"),
+    "bf16": ("rounds to 8 bits in other places in each framework", "rounds to 8 bits what each rank sums"),
+    "fp16 compression": ("rounds to 11 bits what differs by less", "rounds to 11 bits what each rank sends"),
 }
-
-#: A summary is a few kilobytes.
-_MAX_SUMMARY_BYTES = 1 << 20
-
-#: Written by PyTorch alone.
-_ONE_SIDED = "num_batches_tracked"
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a finished run left behind, as far as a comparison needs it.
-
-    Attributes:
-        rows: Rows of training metrics by samples seen.
-        weights: Final weights by neutral name.
-        notes: What the run cannot promise, by the adapter's own words.
-    """
-
-    path: Path
-    framework: str
-    size: int
-    rows: Mapping[int, Mapping[str, Any]]
-    weights: Mapping[str, NDArray[Any]]
-    trace: Mapping[int, TracedStep]
-    notes: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Return a short name, such as ``torch x 2``."""
-        return f"{self.framework} x {self.size}"
-
-    @classmethod
-    def read(cls, path: Path) -> Run:
-        """Read a run folder.
-
-        Raises:
-            ConfigError: The folder holds no finished run.
-        """
-        try:
-            return cls._read(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
-            reason = printable(error if isinstance(error, OSError | ValueError | CheckpointError) else repr(error))
-            raise ConfigError(f"compare: {path} must be the folder of a finished run, got {reason}.") from error
-
-    @classmethod
-    def _read(cls, path: Path) -> Run:
-        summary = read_json(path / "summary.json", max_bytes=_MAX_SUMMARY_BYTES)
-        with open_plain(path / "metrics.jsonl") as stream:
-            rows = [row for row in map(json.loads, stream) if row["event"] == "train"]
-        final = checkpoint.find_latest(path / "checkpoints")
-        if final is None:
-            raise ValueError("no checkpoint in it")
-        return cls(
-            path,
-            str(summary["framework"]),
-            int(summary["size"]),
-            {int(row["samples_seen"]): row for row in rows},
-            {name: array for name, array in final.state.weights.items() if not name.endswith(_ONE_SIDED)},
-            read_trace(path),
-            tuple(map(str, final.manifest["notes"])),
-        )
 
 
 @dataclass
@@ -103,7 +42,9 @@ class Comparison:
     Attributes:
         loss: Largest difference of a loss, relative to ``max(loss, 1 % of the first)``.
         grad_norm: Largest difference of the gradient's norm, relative likewise.
-        weights: Largest difference of a tensor's final values, relative to the tensor's norm.
+        weights: Largest difference of a tensor's values, relative to the tensor's norm; at the end where both runs end
+            after as many samples, else at the last checkpoint of as many.
+        weights_seen: Samples seen by the weights that were compared; ``None`` where no two of the same place exist.
         worst_tensor: The tensor of that difference.
         noise: Final difference of the tensors whose gradient is rounding noise, reported apart.
         first_fault: The first thing that left tolerance, in words; ``None`` when nothing did.
@@ -120,6 +61,7 @@ class Comparison:
     noise: dict[str, float] = field(default_factory=dict)
     first_fault: str | None = None
     num_rows: int = 0
+    weights_seen: int | None = None
 
     @property
     def is_same(self) -> bool:
@@ -134,11 +76,13 @@ class Pair:
     Attributes:
         excuses: Why the curves cannot be equal; empty when they can.
         left_out: What was not compared, and why; empty when all was.
+        remarks: What a reader must know to understand the result, such as runs of different length.
     """
 
     comparison: Comparison
     excuses: tuple[str, ...]
     left_out: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def is_fault(self) -> bool:
@@ -158,11 +102,28 @@ def compare_pair(a: Run, b: Run, *, rtol: float) -> Pair:
         # Of batch norm, only the running statistics differ between frameworks, and those are left out.
         excused += [f"{note} {between_frameworks}"] if crosses and note != "batch norm" else []
         excused += [f"{note} {between_sizes}"] if spreads else []
-    return Pair(compare_runs(a, b, rtol=rtol, ignore=ignore), tuple(excused), left_out)
+    result = compare_runs(a, b, rtol=rtol, ignore=ignore)
+    return Pair(result, tuple(excused), left_out, tuple(_remarks(result)))
+
+
+def _remarks(result: Comparison) -> Iterator[str]:
+    """Yield what makes two runs differ before any arithmetic does."""
+    a, b = result.a, result.b
+    if a.began_from and b.began_from and a.began_from != b.began_from:
+        yield "the runs began from different weights; give both the same --init-from, or the same seed and framework"
+    if a.samples_seen == b.samples_seen:
+        return
+    last = max(set(a.rows) & set(b.rows))
+    ends = f"{a.samples_seen:,} and {b.samples_seen:,} samples"
+    yield f"the runs end after {ends}; rows were compared up to {last:,}"
+    if result.weights_seen is None:
+        yield "weights were not compared, for no checkpoint of both is of the same place; see --save-every-steps"
+    else:
+        yield f"weights were compared at the checkpoints after {counted(result.weights_seen, 'sample')}"
 
 
 def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -> Comparison:
-    """Compare losses, gradient norms, traces and final weights of two runs.
+    """Compare losses, gradient norms, traces and weights of two runs, as far as both have gone.
 
     Args:
         a: One run.
@@ -191,7 +152,7 @@ def compare_runs(a: Run, b: Run, *, rtol: float, ignore: tuple[str, ...] = ()) -
     faults = _compare_rows(result, shared)
     noisy = _noise_tensors(a, b)
     faults += _compare_traces(result, noisy, ignore)
-    faults += _compare_final(result, noisy, ignore)
+    faults += _compare_weights(result, noisy, ignore)
     result.first_fault = min(faults, default=(0, None), key=lambda fault: fault[0])[1]
     return result
 
@@ -227,7 +188,7 @@ def _compare_traces(result: Comparison, noisy: set[str], ignore: tuple[str, ...]
         a, b = result.a.trace[seen], result.b.trace[seen]
         full = [read_traced_weights(run.path, step.global_step) for run, step in ((result.a, a), (result.b, b))]
         for name, norm in a.weight_norms.items():
-            if name in noisy or name.endswith((*ignore, _ONE_SIDED)):
+            if name in noisy or name.endswith((*ignore, ONE_SIDED)):
                 continue
             difference = relative(norm, b.weight_norms[name], 0.0)
             if full[0] is not None and full[1] is not None:
@@ -238,18 +199,33 @@ def _compare_traces(result: Comparison, noisy: set[str], ignore: tuple[str, ...]
     return []
 
 
-def _compare_final(result: Comparison, noisy: set[str], ignore: tuple[str, ...]) -> list[tuple[int, str]]:
-    for name, array in result.a.weights.items():
+def _weights_of_one_place(a: Run, b: Run) -> tuple[int, Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]] | None:
+    """Return the latest weights of both runs after as many samples, and how many; ``None`` where there are none."""
+    if a.samples_seen == b.samples_seen:
+        return a.samples_seen, a.weights, b.weights
+    for seen in sorted(a.saved_samples() & b.saved_samples(), reverse=True):
+        mine, theirs = a.weights_at(seen), b.weights_at(seen)
+        if mine is not None and theirs is not None and mine.keys() == theirs.keys():
+            return seen, mine, theirs
+    return None
+
+
+def _compare_weights(result: Comparison, noisy: set[str], ignore: tuple[str, ...]) -> list[tuple[int, str]]:
+    found = _weights_of_one_place(result.a, result.b)
+    if found is None:
+        return []
+    result.weights_seen, mine, theirs = found
+    for name, array in mine.items():
         if name.endswith(ignore):
             continue
-        difference = _distance(array, result.b.weights[name])
+        difference = _distance(array, theirs[name])
         if name in noisy:
             result.noise[name] = difference
         elif difference > result.weights:
             result.weights, result.worst_tensor = difference, name
     if result.weights <= WEIGHT_FACTOR * result.rtol:
         return []
-    step = max(row["global_step"] for row in result.a.rows.values())
+    step = max(row["global_step"] for seen, row in result.a.rows.items() if seen <= result.weights_seen)
     return [(step, f"step {step}: tensor {result.worst_tensor} differs by {result.weights:.2e} of its norm")]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from hvdtrain.compare import FLOOR_RATIO, Comparison, Run, relative
+from hvdtrain.compare import FLOOR_RATIO, Comparison, relative
+from hvdtrain.finished_run import Run
 
 
 def draw_comparisons(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -25,6 +25,9 @@ Structure = Any
 Augment = Callable[[Structure, np.random.Generator], Structure]
 Collate = Callable[[Sequence[Structure]], Structure]
 
+#: Parts of a batch that each thread reads: more than one, so that a slow sample does not hold up a fast rest.
+_PARTS_PER_WORKER = 4
+
 #: Steps that are prepared ahead; two hide a slow sample without holding much memory.
 PREFETCH_STEPS = 2
 
@@ -100,7 +103,8 @@ class Loader:
         if pool is None or hasattr(self._data, "__getitems__"):
             samples = self._read(rows)
         else:
-            samples = list(pool.map(self._data.__getitem__, rows.tolist()))
+            parts = np.array_split(rows, min(_PARTS_PER_WORKER * self._workers, len(rows)))
+            samples = [sample for part in pool.map(self._read, parts) for sample in part]
         if self._augment is not None:
             samples = [
                 self._augment(sample, np.random.default_rng([self._seed, epoch, index]))

@@ -10,16 +10,19 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn
 
+from hvdtrain import user_frames
 from hvdtrain.communicator import Communicator, connect, launched_as
 from hvdtrain.errors import ElsewhereError, HvdTrainError
 from hvdtrain.launch.telling import framed
 from hvdtrain.quiet import write_error
+
+#: What Ctrl-C leaves behind where nothing has to be saved: while a job starts, or when it comes a second time.
+INTERRUPTED = "hvdtrain: stopped by SIGINT"
 
 #: How long a rank that is not the one to report waits for the launcher to end it.
 _WAIT_S = 10.0
@@ -106,7 +109,9 @@ def exit_code_of(error: BaseException) -> int:
 def _report(error: BaseException, tag: str) -> str:
     if isinstance(error, HvdTrainError):
         return f"hvdtrain: error: {error} {tag}\n"
-    trace = "".join(traceback.format_exception(error)).rstrip()
+    if isinstance(error, KeyboardInterrupt):
+        return f"{INTERRUPTED} {tag}\n"
+    trace = user_frames.told(error).rstrip()
     return f"hvdtrain: this rank failed and ends the job {tag}\n{trace} {tag}\n"
 
 

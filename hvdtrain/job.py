@@ -16,6 +16,7 @@ from hvdtrain.config import TrainConfig
 from hvdtrain.errors import ConfigError
 from hvdtrain.job_options import GivenOptions, giving
 from hvdtrain.registry import require_known
+from hvdtrain.wording import nearest
 
 FRAMEWORKS = ("tensorflow", "torch")
 
@@ -100,9 +101,7 @@ def load_job(path: Path, options: GivenOptions | None = None) -> Job:
         ConfigError: No such file, it raises, or it lacks ``config`` or ``train_data``.
     """
     if not path.is_file():
-        near = ", ".join(sorted(str(p) for p in path.parent.glob("*.py"))[:5]) if path.parent.is_dir() else ""
-        hint = f"Job files there: {near}." if near else "Check the path."
-        raise ConfigError(f"job: must be a Python file, got {str(path)!r}, which does not exist. {hint}")
+        raise ConfigError(f"job: must be a Python file, got {str(path)!r}, which {_hint(path)}")
     options = options or GivenOptions({})
     with giving(options):
         module = _run(path.resolve())
@@ -119,6 +118,20 @@ def load_job(path: Path, options: GivenOptions | None = None) -> Job:
             raise ConfigError(f"{path}: {name} must be a function, got {type(getattr(module, name)).__name__}.")
     digest = hashlib.sha256(path.read_bytes() + repr(sorted(options.asked.items())).encode()).hexdigest()
     return Job(path.stem, path, config, digest, module)
+
+
+def _hint(path: Path) -> str:
+    """Return what is wrong with the path of a job file, and which ones are near."""
+    there = {found.stem: str(found) for found in sorted(path.parent.glob("*.py"))} if path.parent.is_dir() else {}
+    fault = "is a folder." if path.is_dir() else "does not exist."
+    inside = sorted(map(str, path.glob("*.py"))) if path.is_dir() else []
+    if inside:
+        return f"{fault} Job files in it: {', '.join(inside[:5])}."
+    near = nearest(path.stem, there)
+    if near is not None:
+        return f"{fault} Did you mean {there[near]!r}?"
+    told = ", ".join([*there.values()][:5])
+    return f"{fault} Job files there: {told}." if told else f"{fault} Check the path."
 
 
 def _run(path: Path) -> ModuleType:

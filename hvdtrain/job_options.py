@@ -5,12 +5,12 @@ The command line gives them after the job, ``hvdtrain train job.py --size small`
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from hvdtrain.errors import ConfigError
+from hvdtrain.wording import did_you_mean
 
 T = TypeVar("T", bool, int, float, str)
 
@@ -49,17 +49,23 @@ class GivenOptions:
                 last.append(word)
         return cls({name: " ".join(values) or "true" for name, values in found.items()}, known)
 
-    def require_all_asked(self) -> None:
-        """Refuse what neither the job nor the command knows.
+    def require_all_asked(self, command: str = "train", others: Sequence[str] = ()) -> None:
+        """Refuse what neither the job nor ``hvdtrain train`` knows.
+
+        Args:
+            command: The command that was given the options, for the message.
+            others: Options of that command, which a wrong name may be near too.
 
         Raises:
             ConfigError: Names the option, and the nearest one.
         """
         for name in self.values.keys() - self.asked.keys():
             option = f"--{name.replace('_', '-')}"
-            near = difflib.get_close_matches(option, [*self.known, *(f"--{asked}" for asked in self.asked)], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"hvdtrain train: no such option {option!r}.{hint} See 'hvdtrain train --help'.")
+            if option in self.known:
+                continue
+            own = [f"--{asked.replace('_', '-')}" for asked in self.asked]
+            hint = did_you_mean(option, [*self.known, *others, *own])
+            raise ConfigError(f"hvdtrain {command}: no such option {option!r}.{hint} See 'hvdtrain {command} --help'.")
 
 
 _current = GivenOptions({})
@@ -74,6 +80,11 @@ def giving(options: GivenOptions) -> Iterator[None]:
         yield
     finally:
         _current = before
+
+
+def current_options() -> GivenOptions:
+    """Return the options that :func:`option` answers from, for a job file that loads another one."""
+    return _current
 
 
 def option(name: str, default: T, *, choices: Sequence[T] = ()) -> T:
@@ -97,7 +108,7 @@ def option(name: str, default: T, *, choices: Sequence[T] = ()) -> T:
     value = default if key not in _current.values else _converted(key, _current.values[key], default)
     if choices and value not in choices:
         told = ", ".join(map(str, choices))
-        raise ConfigError(f"--{name} must be one of {told}, got {value!r}.")
+        raise ConfigError(f"--{name} must be one of {told}, got {value!r}.{did_you_mean(value, choices)}")
     _current.asked[key] = value
     return value
 

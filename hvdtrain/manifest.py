@@ -16,7 +16,7 @@ _COUNTERS = {"epoch", "step_in_epoch", "global_step", "samples_seen"}
 _KINDS = {
     **dict.fromkeys(("files", "aliases", "versions", "counters", "plan", "data", "patience", "recorder"), dict),
     **dict.fromkeys(("ledgers", "config", "eval_row"), dict),
-    **{"framework": str, "notes": list},
+    **{"framework": str, "notes": list, "began_from": str},
 }
 #: Written as null where there is nothing.
 _MAY_BE_NULL = {"eval_row"}
@@ -53,6 +53,12 @@ def _resume_faults(manifest: Mapping[str, Any]) -> Iterator[str]:
     sums = [manifest["recorder"].get(name) for name in ("window", "epoch")]
     if not all(isinstance(rows, list) and [len(row) for row in rows if _are_numbers(row)] == [2] for rows in sums):
         yield "recorder must hold two sums for window and epoch each"
+    noise = manifest["recorder"].get("noise_scale", [0.0, 0.0])
+    if not _are_numbers(noise) or len(noise) != 2:
+        yield "recorder must hold two numbers for noise_scale"
+    clock = manifest["recorder"].get("clock", {})
+    if not isinstance(clock, dict) or not all(_is_amount(value) for value in clock.values()):
+        yield "the clock of recorder must hold numbers from 0"
     data = manifest["data"]
     is_indexed = data.get("kind") == "indexed"
     counts = data.get("ledger_digest" if is_indexed else "consumed")
@@ -106,6 +112,10 @@ def _is_file(value: Any) -> bool:
 def _is_count(value: Any) -> bool:
     """Return whether a value is a whole number that 64 bits hold; JSON knows larger ones, and true is none."""
     return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_amount(value: Any) -> bool:
+    return _are_numbers([value]) and 0 <= value < 1 << 63
 
 
 def _are_numbers(values: Any) -> bool:

@@ -1,15 +1,17 @@
 """What a person sees of a run: a header, a bar on a terminal or plain lines in a log, and a closing table.
 
 Only the root prints. Everything goes through the ``hvdtrain.progress`` logger, one record per line, so that a
-launcher's tag never splits one; the bar alone is drawn on the terminal itself.
+launcher's tag never splits one; the bar alone is drawn on the terminal itself. Under ``hvdtrain launch`` the terminal
+belongs to the launcher, which shows the bar as a line below all others.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,6 +20,8 @@ from rich.progress import Progress as RichProgress
 
 from hvdtrain.callbacks import Callback, Row, StepReport
 from hvdtrain.header import closing_lines, header_lines
+from hvdtrain.launch.telling import columns_of_launcher, show
+from hvdtrain.terminal import WIDEST, columns
 from hvdtrain.wording import duration, rate, short
 
 if TYPE_CHECKING:
@@ -31,8 +35,15 @@ _LINE_EVERY_S = 1.0
 
 _DRAW_EVERY_S = 0.1
 
+#: Through a launcher, which is one more process for every line.
+_TELL_EVERY_S = 0.25
+
+#: Columns of the bar itself.
+_NARROWEST_BAR, _WIDEST_BAR = 8, 30
+
 #: What a row calls it, and what a line of at most 100 characters has room for.
-_SHORT_NAMES = {"grad_norm": "norm", "learning_rate": "lr"}
+_SHORT_NAMES = {"grad_norm": "norm", "learning_rate": "lr", "noise_scale": "noise"}
+_LESS_IMPORTANT = ("grad_norm", "learning_rate", "noise_scale", "rate")
 _NOT_SHOWN = ("event", "epoch", "global_step", "samples_seen", "samples_per_s", "time_s")
 
 
@@ -44,7 +55,7 @@ class Progress(Callback):
         self._clock = clock
         self._left = TimeLeft(clock)
         self._limits = {"train": LineLimit(clock), "eval": LineLimit(clock)}
-        self._bar: Bar | None = None
+        self._bar: Bar | LaunchedBar | None = None
         self._last_row: Row | None = None
 
     def on_fit_begin(self, trainer: Trainer) -> None:
@@ -54,8 +65,11 @@ class Progress(Callback):
         for line in header_lines(trainer):
             _log.info("%s", line)
         self._left.begin(trainer.counters.global_step, trainer._plan.total_steps, trainer.config.max_time_s)
+        plan, shown_on = trainer._plan, columns_of_launcher()
         if sys.stderr.isatty():
-            self._bar = Bar(trainer._plan.total_steps, trainer._plan.epochs, self._clock)
+            self._bar = Bar(plan.total_steps, plan.epochs, self._clock)
+        elif shown_on:
+            self._bar = LaunchedBar(plan.total_steps, plan.epochs, self._clock, shown_on)
 
     def on_step_end(self, trainer: Trainer, report: StepReport) -> None:
         """Move on, and print the row of training metrics."""
@@ -93,21 +107,25 @@ class Progress(Callback):
 
     def _print(self, row: Row) -> None:
         limit = self._limits[row["event"]]
+        left = self._left.seconds() if row["event"] == "train" else None
         if limit.allows():
-            _log.info("%s", line_of(row, self._left.seconds() if row["event"] == "train" else None))
+            _log.info("%s", line_of(row, left, columns(sys.stderr)))
         elif limit.is_new:
             _log.info("progress: from here on one line a second at most; metrics.jsonl holds every row")
 
 
-def line_of(row: Row, seconds_left: float | None = None) -> str:
-    """Return one line for a row of metrics, within 100 characters for numbers of usual length."""
-    parts = [f"{row['event']:<5} epoch {row['epoch']}", f"step {row['global_step']}"]
-    parts += [f"{_SHORT_NAMES.get(name, name)} {short(value)}" for name, value in _shown(row).items()]
+def line_of(row: Row, seconds_left: float | None = None, width: int = WIDEST) -> str:
+    """Return one line for a row of metrics; where ``width`` is too small, some of what matters less is left out."""
+    parts = {"place": f"{row['event']:<5} epoch {row['epoch']}", "step": f"step {row['global_step']}"}
+    parts |= {name: f"{_SHORT_NAMES.get(name, name)} {short(value)}" for name, value in _shown(row).items()}
     if "samples_per_s" in row:
-        parts.append(f"{rate(row['samples_per_s'])} samples/s")
+        parts["rate"] = f"{rate(row['samples_per_s'])} samples/s"
     if seconds_left is not None:
-        parts.append(f"{duration(seconds_left)} left")
-    return "  ".join(parts)
+        parts["left"] = f"{duration(seconds_left)} left"
+    for name in _LESS_IMPORTANT:
+        if len("  ".join(parts.values())) > width:
+            parts.pop(name, None)
+    return "  ".join(parts.values())
 
 
 def _shown(row: Row) -> Mapping[str, Any]:
@@ -205,10 +223,7 @@ class Bar:
         self._facts["epoch"] = f"{report.epoch}{self._epochs}"
         self._facts["left"] = "" if seconds_left is None else f"{duration(seconds_left)} left"
         if report.row is not None:
-            row = report.row
-            self._facts["facts"] = (
-                f"loss {short(row['loss'])}  lr {short(row['learning_rate'])}  {rate(row['samples_per_s'])} samples/s"
-            )
+            self._facts["facts"] = "  ".join(_facts_of(report.row))
         now = self._clock()
         if now - self._drawn >= _DRAW_EVERY_S:
             self._drawn = now
@@ -219,6 +234,64 @@ class Bar:
         """Take the bar away."""
         _send_log(sys.stderr, self._stream)
         self._progress.stop()
+
+
+class LaunchedBar:
+    """The same as text, some times a second, for the launcher's terminal."""
+
+    def __init__(self, total_steps: int | None, epochs: int | None, clock: Callable[[], float], columns: int) -> None:
+        """Tell of a run of ``total_steps`` in at most ``columns``."""
+        self._total, self._epochs = total_steps, "" if epochs is None else f"/{epochs}"
+        self._clock, self._columns = clock, columns
+        self._drawn = -math.inf
+        self._facts: list[str] = []
+
+    def move(self, report: StepReport, seconds_left: float | None) -> None:
+        """Take one more step, and tell of it unless that was done a moment ago."""
+        if report.row is not None:
+            self._facts = _facts_of(report.row)
+        now = self._clock()
+        if now - self._drawn < _TELL_EVERY_S:
+            return
+        self._drawn = now
+        steps = f"{report.global_step:,}" + ("" if self._total is None else f"/{self._total:,}")
+        left = [] if seconds_left is None else [f"{duration(seconds_left)} left"]
+        share = None if not self._total else report.global_step / self._total
+        show(bar_line([f"epoch {report.epoch}{self._epochs}", steps, *left, *self._facts], share, self._columns))
+
+    def close(self) -> None:
+        """Take the line away."""
+        show("")
+
+
+def bar_line(words: Sequence[str], share: float | None, columns: int) -> str:
+    """Return a line with a bar behind its first word, where there is room for one.
+
+    Args:
+        words: What the line says, the most important first; the last ones are left out where there is no room.
+        share: Part of the run that is done, from 0 to 1; ``None`` where nobody can tell.
+        columns: Width of the terminal, whose last column stays free.
+
+    Example:
+        >>> bar_line(["epoch 1/3", "5/10", "0:09 left"], 0.5, 40)
+        'epoch 1/3  ━━━━━━       5/10  0:09 left'
+        >>> bar_line(["epoch 1/3", "5/10", "0:09 left"], 0.5, 20)
+        'epoch 1/3  5/10'
+    """
+    told = list(words)
+    while len(told) > 1 and len("  ".join(told)) >= columns:
+        told.pop()
+    room = min(columns - 1 - len("  ".join(told)) - 2, _WIDEST_BAR)
+    if share is None or room < _NARROWEST_BAR or len(told) < len(words):
+        return "  ".join(told)[: columns - 1]
+    done = round(min(max(share, 0.0), 1.0) * room)
+    return "  ".join([told[0], "━" * done + " " * (room - done), *told[1:]])
+
+
+def _facts_of(row: Row) -> list[str]:
+    """Return what changes with every row, the most important first."""
+    loss, lr = short(row["loss"]), short(row["learning_rate"])
+    return [f"loss {loss}", f"{rate(row['samples_per_s'])} samples/s", f"lr {lr}"]
 
 
 def _send_log(before: IO[str], after: IO[str]) -> None:

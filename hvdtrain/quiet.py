@@ -36,7 +36,7 @@ def write_error(text: str) -> None:
 def stderr_to_log(what: str) -> Iterator[None]:
     """Send what compiled code writes to standard error in the body to the debug log, and keep it for a file.
 
-    An error in the body brings everything back to standard error, where it may explain it.
+    An error in the body brings everything back to standard error, where it may explain it; Ctrl-C explains itself.
     """
     global _kept
     sys.stderr.flush()
@@ -45,7 +45,7 @@ def stderr_to_log(what: str) -> Iterator[None]:
         os.dup2(caught.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             os.dup2(kept, 2)
             caught.seek(0)
             os.write(2, caught.read())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
 from hvdtrain.errors import AdapterError
+from hvdtrain.wording import did_you_mean
 
 if TYPE_CHECKING:
     from hvdtrain.trainer import Trainer
@@ -59,8 +59,7 @@ def require_known(name: str) -> None:
         AdapterError: Lists the known ones, and the nearest.
     """
     if name not in _ADAPTERS:
-        near = difflib.get_close_matches(name, _ADAPTERS, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, _ADAPTERS, cutoff=0.4)
         raise AdapterError(f"load_trainer: unknown framework {name!r}, expected one of 'tensorflow', 'torch'.{hint}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,12 @@ def checksum(array: NDArray[Any]) -> int:
         piece = words[start : start + _CHUNK_WORDS].astype(np.uint64)
         total += int((piece * factors[: len(piece)]).sum()) + 2 * start * int(piece.sum())
     return total % (1 << 64)
+
+
+def fingerprint(tensors: Mapping[str, NDArray[Any]]) -> str:
+    """Return a text that is the same for the same names and bits, whatever the framework and the order of the names."""
+    sums = sorted((name, str(array.dtype), array.shape, checksum(array)) for name, array in tensors.items())
+    return hashlib.sha256(repr(sums).encode()).hexdigest()
 
 
 def require_equal_replicas(where: str, tensors: Mapping[str, NDArray[Any]], communicator: Communicator) -> None:

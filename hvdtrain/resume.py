@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 #: Settings that change how a run is cut, watched or ended, and never what an update is.
 _FREE = {
     *("epochs", "max_steps", "max_time_s", "batch_size", "backward_passes_per_step", "global_batch_size"),
-    *("data_workers", "log_every_steps", "save_every_steps", "save_every_epochs", "save_every_minutes"),
+    *("data_workers", "noise_scale", "log_every_steps", "save_every_steps", "save_every_epochs", "save_every_minutes"),
     *("keep_last", "keep_best", "early_stop_patience", "stall_timeout_s", "check_replicas_every_steps"),
-    *("on_nonfinite", "eval_every_epochs"),
+    *("on_nonfinite", "eval_every_epochs", "compile"),
 }
 
 
@@ -49,7 +49,7 @@ class ResumeRequest:
 
     Attributes:
         is_wanted: Take the newest valid checkpoint of the run folder; start fresh when there is none.
-        path: Take this checkpoint instead.
+        path: Take this checkpoint instead, or the newest valid one of this run folder.
         allows_config_change: Let settings differ that change the updates.
         is_restart: The launcher has launched the job again: take the newest valid checkpoint that the earlier attempts
             have left in the run folder, and what was asked for only where they left none.
@@ -94,7 +94,7 @@ class ResumeRequest:
         """
         has_own = self.is_restart and folder is not None and bool(checkpoint.list_checkpoints(folder))
         if self.path is not None and not has_own:
-            return _found(checkpoint.load(self.path, on_bytes))
+            return _found(checkpoint.load_named(self.path, on_bytes))
         if not (self.is_wanted or self.is_restart) or folder is None:
             return None
         found = checkpoint.find_latest(folder, on_bytes)

@@ -61,11 +61,13 @@ class StopSignals:
 def raise_stopped(number: int, global_step: int, run_dir: Path | None) -> NoReturn:
     """Raise what a signal ends a run with, on every rank.
 
+    ``hvdtrain launch`` passes its own signal on as SIGUSR1, and puts name and number of that one in place.
+
     Raises:
-        StoppedError: Always; its exit code is 128 plus the signal's number, SIGTERM's for SIGUSR1.
+        StoppedError: Always; its exit code is 128 plus the signal's number.
     """
-    told = signal.SIGTERM if number == signal.SIGUSR1 else signal.Signals(number)
+    name = signal.Signals(number).name
     saved = ", without a run folder to save it in" if run_dir is None else ", which is saved. Continue with --resume"
-    error = StoppedError(f"fit: stopped by {told.name} after step {global_step}{saved}.", 128 + told)
+    error = StoppedError(f"fit: stopped by {name} after step {global_step}{saved}.", 128 + number)
     error.is_agreed = True
     raise error

@@ -10,20 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.checkpoint import load
+from hvdtrain.checkpoint import load_named
 from hvdtrain.errors import ConfigError
 
 #: Where each framework keeps the classes of its models.
 _MODELS = {"torch": "torch.nn.", "tensorflow": "keras."}
 
 
-def load_weights(model: Any, path: str | Path, *, names: Mapping[str, str] | None = None) -> None:
+def load_weights(model: Any, path: str | Path, *, names: Mapping[str, str] | None = None) -> Path:
     """Verify a checkpoint and copy its weights into ``model``, whichever framework wrote it.
 
     Args:
         model: A ``torch.nn.Module`` or a built ``keras.Model``, of the shapes that were trained.
-        path: Folder of the checkpoint, such as ``runs/job-torch/checkpoints/step-00000042``.
+        path: Folder of the checkpoint, such as ``runs/job-torch/checkpoints/step-00000042``, or of a run, which stands
+            for its newest checkpoint that verifies.
         names: The job's ``names``, where it has some: ``{neutral: keras path}``.
+
+    Returns:
+        Folder of the checkpoint that was taken.
 
     Raises:
         CheckpointError: The checkpoint is damaged, or a tensor of model or file has no partner.
@@ -31,7 +35,9 @@ def load_weights(model: Any, path: str | Path, *, names: Mapping[str, str] | Non
     """
     framework = _framework_of(model)
     adapter = importlib.import_module(f"hvdtrain.{framework}_adapter.state")
-    adapter.load_weights(model, load(Path(path)).state, names or {})
+    found = load_named(Path(path))
+    adapter.load_weights(model, found.state, names or {})
+    return found.path
 
 
 def _framework_of(model: Any) -> str:

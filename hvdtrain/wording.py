@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import textwrap
+from collections.abc import Iterable
 
 
 def short(value: object) -> str:
@@ -72,12 +75,53 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
-def table(rows: list[tuple[str, str]]) -> list[str]:
-    """Return lines of a two-column table, indented, the second column aligned.
+def nearest(word: object, known: Iterable[object], cutoff: float = 0.6) -> str | None:
+    """Return the known word that is most like another one, ``None`` where none is near; see :func:`did_you_mean`."""
+    near = difflib.get_close_matches(str(word), [str(name) for name in known], n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
+def did_you_mean(word: object, known: Iterable[object], cutoff: float = 0.6) -> str:
+    """Return a question that names the nearest known word, with a space before it; empty where none is near.
+
+    Args:
+        word: What was given.
+        known: What may be given.
+        cutoff: Least likeness of a word that is near, from 0 for all to 1 for the word itself.
 
     Example:
-        >>> table([("ranks", "2"), ("steps", "276")])
-        ['  ranks  2', '  steps  276']
+        >>> did_you_mean("--epoch", ["--epochs", "--seed"]), did_you_mean("jax", ["torch"])
+        (" Did you mean '--epochs'?", '')
+    """
+    near = nearest(word, known, cutoff)
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return the beginning of a text that is longer than ``limit`` characters, and dots.
+
+    Example:
+        >>> shortened("hvdtrain train job.py", 16), shortened("job.py", 16)
+        ('hvdtrain trai...', 'job.py')
+    """
+    return text if len(text) <= limit else f"{text[: max(limit - 3, 0)]}..."
+
+
+def table(rows: list[tuple[str, str]], columns: int = 100) -> list[str]:
+    """Return lines of a two-column table, indented, the second column aligned and folded where it is too wide.
+
+    Args:
+        rows: Name and value.
+        columns: Width that no line exceeds, but for a single word that does.
+
+    Example:
+        >>> table([("ranks", "2"), ("steps", "276, 100 done")], columns=16)
+        ['  ranks  2', '  steps  276, 100', '         done']
     """
     width = max((len(name) for name, _ in rows), default=0)
-    return [f"  {name:<{width}}  {value}" for name, value in rows]
+    room = max(columns - width - 4, 8)
+    lines = []
+    for name, value in rows:
+        first, *more = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"  {name:<{width}}  {first}".rstrip(), *(f"  {'':<{width}}  {part}" for part in more)]
+    return lines

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hvdtrain.cli.complete import folders
+
 if TYPE_CHECKING:
-    from hvdtrain.compare import Pair
+    from hvdtrain.compare import Comparison, Pair
 
 
 def compare(
-    run_a: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    run_b: Annotated[Path, typer.Argument(help="Folder of another one.")],
+    run_a: Annotated[Path, typer.Argument(autocompletion=folders, help="Folder of a finished run.")],
+    run_b: Annotated[Path, typer.Argument(autocompletion=folders, help="Folder of another one.")],
     rtol: Annotated[float, typer.Option("--rtol", help="Tolerance of a loss, relative; weights get 10 times.")] = 1e-5,
     picture: Annotated[Path | None, typer.Option("--picture", help="Write the curves as a PNG.")] = None,
 ) -> None:
@@ -24,8 +26,9 @@ def compare(
 
     Exit code 0 when all that can be equal is, within tolerance; 1 when not.
     """
-    from hvdtrain.compare import Run, compare_pair
+    from hvdtrain.compare import compare_pair
     from hvdtrain.curves import draw_comparisons
+    from hvdtrain.finished_run import Run
 
     pair = compare_pair(Run.read(run_a), Run.read(run_b), rtol=rtol)
     print_comparisons([pair])
@@ -37,31 +40,42 @@ def compare(
 
 def print_comparisons(pairs: Sequence[Pair]) -> None:
     """Print one row per pair, then what left tolerance first and what cannot be equal."""
-    from rich.console import Console
     from rich.table import Table
 
-    told = [(pair.comparison, pair.excuses) for pair in pairs]
+    from hvdtrain.cli.screen import say, show
+
     table = Table("runs", "rows", "loss", "grad norm", "weights", "worst tensor", "verdict")
-    for result, reasons in told:
-        verdict = "same" if result.is_same else "cannot be equal" if reasons else "DIFFERENT"
+    for pair in pairs:
+        result = pair.comparison
+        verdict = "same" if result.is_same else "cannot be equal" if pair.excuses else "DIFFERENT"
         table.add_row(
-            f"{result.a.name}, {result.b.name}",
+            _names(result),
             str(result.num_rows),
             f"{result.loss:.1e}",
             f"{result.grad_norm:.1e}",
-            f"{result.weights:.1e}",
+            "not compared" if result.weights_seen is None else f"{result.weights:.1e}",
             result.worst_tensor,
             verdict,
         )
-    Console(width=100).print(table)
+    show(table)
     for pair in pairs:
-        if pair.left_out:
-            typer.echo(f"{pair.comparison.a.name}, {pair.comparison.b.name}: not compared: {pair.left_out}")
-    for result, reasons in told:
-        names = f"{result.a.name}, {result.b.name}"
-        for reason in reasons:
-            typer.echo(f"{names}: cannot be equal: {reason}")
-        if result.first_fault:
-            typer.echo(f"{names}: first out of tolerance: {result.first_fault}")
-        for name, difference in result.noise.items():
-            typer.echo(f"{names}: apart: {name} differs by {difference:.1e}; its gradient is rounding noise")
+        for line in _remarks_on(pair):
+            say(f"{_names(pair.comparison)}: {line}")
+
+
+def _names(result: Comparison) -> str:
+    """Return what tells the two runs apart: framework and ranks, or else their folders."""
+    a, b = result.a, result.b
+    return f"{a.name}, {b.name}" if a.name != b.name else f"{a.path.name}, {b.path.name}"
+
+
+def _remarks_on(pair: Pair) -> Iterator[str]:
+    result = pair.comparison
+    yield from pair.remarks
+    if pair.left_out:
+        yield f"not compared: {pair.left_out}"
+    yield from (f"cannot be equal: {reason}" for reason in pair.excuses)
+    if result.first_fault:
+        yield f"first out of tolerance: {result.first_fault}"
+    for name, difference in result.noise.items():
+        yield f"apart: {name} differs by {difference:.1e}; its gradient is rounding noise"

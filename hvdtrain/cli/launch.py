@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hvdtrain.cli.complete import program
 from hvdtrain.cli.places import Hostfile, Hosts
 from hvdtrain.launch.forms import LaunchForm
 
@@ -17,7 +18,8 @@ CONTEXT = {"allow_interspersed_args": False}
 def launch(
     num_ranks: Annotated[int, typer.Option("-np", "--num-ranks", help="Processes of the job.")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", help="What every rank runs.")
+        list[str] | None,
+        typer.Argument(metavar="-- PROGRAM [ARGUMENT]...", autocompletion=program, help="What every rank runs."),
     ] = None,
     hosts: Hosts = None,
     hostfile: Hostfile = None,
@@ -28,6 +30,7 @@ def launch(
         Path | None,
         typer.Option("--launcher-log", help="File for mpirun's own words; hvdtrain/launch.log if left out."),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but what goes wrong.")] = False,
     form: Annotated[
         LaunchForm | None, typer.Option("--print", help="Print the command or file for this launcher, and stop.")
     ] = None,
@@ -46,4 +49,4 @@ def launch(
     if form is not None:
         typer.echo(write_form(form, request, command or []).rstrip("\n"))
         raise typer.Exit(0)
-    raise typer.Exit(run_launch(request, restarts=restarts, log_path=launcher_log))
+    raise typer.Exit(run_launch(request, restarts=restarts, log_path=launcher_log, is_quiet=quiet))

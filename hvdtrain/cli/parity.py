@@ -7,20 +7,29 @@ from typing import Annotated
 
 import typer
 
+from hvdtrain.cli.complete import frameworks as framework_names
+from hvdtrain.cli.complete import job_files
+from hvdtrain.cli.train import load_passing_on
+from hvdtrain.errors import ConfigError
+
 #: What is no option of ours is one of ``hvdtrain train``.
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def parity(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
     num_ranks: Annotated[int, typer.Option("-np", "--num-ranks", help="Ranks of the larger runs.", min=1)] = 2,
     framework: Annotated[
-        str | None, typer.Option("--framework", help="One alone; else all that the job serves.")
+        str | None,
+        typer.Option("--framework", autocompletion=framework_names, help="One alone; else all that the job serves."),
     ] = None,
     rtol: Annotated[float, typer.Option("--rtol", help="Tolerance of a loss, relative; weights get 10 times.")] = 1e-5,
     trace: Annotated[int, typer.Option("--trace", help="Steps between full copies of the weights.", min=1)] = 20,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="New folder for all runs.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", help="New folder for all runs; runs/<job>-parity if left out.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell which run is going on.")] = False,
 ) -> None:
     """Train a job from one initialisation in both frameworks, on 1 and N ranks, and compare in pairs.
 
@@ -30,22 +39,26 @@ def parity(
     """
     from hvdtrain.cli.compare import print_comparisons
     from hvdtrain.curves import draw_comparisons
-    from hvdtrain.job import load_job
-    from hvdtrain.job_options import GivenOptions
-    from hvdtrain.parity import run_parity
+    from hvdtrain.parity import choose_folder, run_parity
 
-    loaded = load_job(job, GivenOptions.parse(context.args))
+    loaded = load_passing_on(context, job)
     frameworks = [loaded.choose_framework(framework)] if framework else sorted(loaded.frameworks, reverse=True)
     if not frameworks:
         loaded.choose_framework(None)  # raises, and says what is missing
-    folder = run_dir or Path("runs") / f"{loaded.name}-parity"
+    if len(frameworks) == 1 and num_ranks == 1:
+        raise ConfigError(
+            f"parity: there must be two runs to compare, got {frameworks[0]} on 1 rank alone. Give -np 2 or more."
+        )
+    folder = choose_folder(run_dir, loaded.name)
     pairs = run_parity(
-        job, num_ranks=num_ranks, folder=folder, frameworks=frameworks, rtol=rtol, trace=trace, options=context.args
+        *(job, folder, frameworks),
+        num_ranks=num_ranks,
+        rtol=rtol,
+        trace=trace,
+        options=context.args,
+        tell=(lambda _: None) if quiet else (lambda line: typer.echo(line, err=True)),
     )
     results = [pair.comparison for pair in pairs]
-    if not results:
-        typer.echo("parity: nothing to compare with one framework on one rank; give -np 2 or more")
-        raise typer.Exit(2)
     print_comparisons(pairs)
     draw_comparisons(results, folder / "parity.png")
     typer.echo(f"curves: {folder / 'parity.png'}")

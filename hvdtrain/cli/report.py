@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
+from hvdtrain.cli.complete import folders
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or going on.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", autocompletion=folders, help="Folders of runs, finished or going on."),
+    ],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page about runs: curves, throughput, settings, versions, ledger; several are compared.

@@ -13,6 +13,7 @@ from hvdtrain.doctor.ask import Answer
 from hvdtrain.launch.forms import OPENMPI5_BINDING
 from hvdtrain.launch.hosts import Host
 from hvdtrain.launch.ssh import SSH_ARGS
+from hvdtrain.wording import counted
 
 Status = Literal["ok", "note", "FAIL"]
 #: The host of a row that is about all of them, or about the launch.
@@ -97,7 +98,7 @@ def _ssh_line(name: str) -> str:
 
 
 def _judge_cores(host: Host, facts: Facts) -> Row:
-    found = f"{host.slots} slots on {facts['cores']} cores"
+    found = f"{counted(host.slots, 'slot')} on {counted(facts['cores'], 'core')}"
     if host.slots > facts["cores"]:
         cure = "Ranks share cores and slow each other down; fewer slots are as fast, unless GPUs do the work."
         return Row("slots", host.name, found, "note", cure)
@@ -237,7 +238,7 @@ def judge_allreduce(measured: Mapping[str, Any] | str, num_hosts: int) -> list[R
     if isinstance(measured, str):
         cure = "Mend the rows above; if all are good, a firewall: hosts must reach each other on every port."
         return [Row("allreduce", ALL, measured, "FAIL", cure)]
-    where = f"{measured['size']} ranks on {measured['hosts']} host" + "s" * (measured["hosts"] != 1)
+    where = f"{counted(measured['size'], 'rank')} on {counted(measured['hosts'], 'host')}"
     rows = []
     if measured["hosts"] < num_hosts:
         cure = "Some names lead to the same machine; name each once."

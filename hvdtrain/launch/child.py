@@ -49,16 +49,19 @@ class Outcome:
     heard: Heard
 
 
-def run_child(command: Sequence[str], environ: Mapping[str, str], log: Callable[[bytes], None]) -> Outcome:
+def run_child(
+    command: Sequence[str], environ: Mapping[str, str], log: Callable[[bytes], None], *, is_quiet: bool = False
+) -> Outcome:
     """Run a command in its own session, signals passed on to it and output through; main thread only.
 
     Args:
         command: Program and arguments.
         environ: Its environment.
         log: Takes what mpirun itself says.
+        is_quiet: Say nothing of a signal.
     """
     heard = Heard(log)
-    with _SignalRelay() as signals, _Guard() as guard:
+    with _SignalRelay(heard, is_quiet=is_quiet) as signals, _Guard() as guard:
         process = _start(command, environ)
         guard.watch(process.pid)
         assert process.stdout is not None
@@ -75,10 +78,11 @@ def run_child(command: Sequence[str], environ: Mapping[str, str], log: Callable[
             relay.finish(_STREAMS_S)
         process.stdout.close()
         process.stderr.close()
+        heard.screen.show(b"")
     was_killed, stop = code < 0, signals.first
     code = _meant(code, heard.find_ending())
-    # Open MPI 4 ends with 1 when a signal ended it.
-    code = 128 - code if was_killed else 128 + stop if stop and code else code
+    # Open MPI 4 ends with 1 when a signal ended it, and by our own SIGUSR1 where it did not listen yet.
+    code = 128 + stop if stop and code else 128 - code if was_killed else code
     return Outcome(code, stop != 0, was_killed, err.ends_in_line, heard)
 
 
@@ -129,7 +133,8 @@ class _Guard:
 class _SignalRelay:
     """While active, signals to the launcher go to the child, also those that come before there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Heard, *, is_quiet: bool) -> None:
+        self._heard, self._is_quiet = heard, is_quiet
         self._received: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
@@ -157,8 +162,13 @@ class _SignalRelay:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._received.append(number)
+        self._heard.stopped_by = self.first
         if self._process is not None:
             self._process.send_signal(_passed_on(number, len(self._received)))
+        if len(self._received) == 1 and not self._is_quiet:
+            name = signal.Signals(number).name
+            line = f"launch: {name}: training ranks finish their step and save; a second ends all\n"
+            self._heard.screen.write(2, line.encode())
 
 
 def _passed_on(number: int, count: int) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from hvdtrain.launch import telling
+from hvdtrain.launch.screen import Screen
 from hvdtrain.launch.words import EDGE, HINT, KNOWN_BLOCK, KNOWN_LINE, Ending, find_ending
 
 #: A line may come in pieces; text that is no whole line goes on after this time, as a prompt or a progress bar must.
@@ -41,11 +42,15 @@ class Heard:
         reports: Reports of ranks, in the order in which they began; the first one tells the cause.
         tail: The last bytes of standard error that came from ranks.
         is_told: Whether the reports have gone on.
+        screen: Takes what goes on.
+        stopped_by: Number of the first signal to the launcher, 0 for none.
     """
 
     def __init__(self, log: Callable[[bytes], None]) -> None:
         """Begin with nothing; ``log`` takes what is kept out of the streams."""
         self.log = log
+        self.screen = Screen()
+        self.stopped_by = 0
         self.step: int | None = None
         self.words: list[bytes] = []
         self.reports: list[bytearray] = []
@@ -76,7 +81,11 @@ class Heard:
         for other in others:
             self.log(bytes(other))
         more = f"launch: {len(others)} more reported a failure after this one, told in the log\n" if others else ""
-        return more.encode() + bytes(first)
+        told = bytes(first)
+        if self.stopped_by:
+            name = signal.Signals(self.stopped_by).name
+            told = told.replace(telling.PASSED_ON.encode(), f"stopped by {name}".encode())
+        return more.encode() + told
 
     def take_words(self, text: bytes) -> None:
         """Keep words of mpirun, in the log too."""
@@ -115,7 +124,10 @@ class Sieve:
         passed, start = [], 0
         for mark in telling.MARK.finditer(whole):
             passed.append(self._lines(whole[start : mark.start()]))
-            self._take_mark(mark[1], int(mark[2]))
+            if mark[1] is None:
+                self._heard.screen.show(mark[3])
+            else:
+                self._take_mark(mark[1], int(mark[2]))
             start = mark.end()
         passed.append(self._lines(whole[start:]))
         return b"".join(passed)
@@ -230,15 +242,4 @@ class Relay:
         if self._is_stderr:
             self._heard.tail = (self._heard.tail + text)[-_TAIL_BYTES:]
         self.ends_in_line = not text.endswith(b"\n")
-        write_all(self._target, text)
-
-
-def write_all(target: int, text: bytes) -> None:
-    """Write everything to a descriptor; where nobody reads any more it is dropped, and ranks train on."""
-    view = memoryview(text)
-    with suppress(OSError):
-        while view:
-            try:
-                view = view[os.write(target, view) :]
-            except BlockingIOError:  # a terminal or a pipe that somebody has set so
-                select.select([], [target], [], 1.0)
+        self._heard.screen.write(self._target, text)

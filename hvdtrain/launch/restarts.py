@@ -7,8 +7,10 @@ stays as it was on the ranks of the first attempt (:mod:`hvdtrain.resume`).
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +21,19 @@ from hvdtrain.launch.child import Outcome, run_child
 from hvdtrain.launch.hosts import Host
 from hvdtrain.launch.log import LauncherLog
 from hvdtrain.launch.mpirun import EXAMPLE, LaunchRequest, build_mpirun_command, find_added, find_flavour
-from hvdtrain.launch.output import write_all
+from hvdtrain.launch.screen import columns_of, write_all
 from hvdtrain.launch.ssh import find_silent, require_answers
-from hvdtrain.launch.telling import FIRST_RANKS, LAUNCHER, RESTART
+from hvdtrain.launch.telling import FIRST_RANKS, LAUNCHER, RESTART, TERMINAL
+from hvdtrain.terminal import columns
+from hvdtrain.wording import counted, shortened
 
 #: Exit codes after which nothing is launched again: the job is done, it is wrong as it stands, or it was stopped.
-_FINAL_CODES = {0, 2, *(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))}
+_FINAL_CODES = {0, 2, *(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))}
 
 
-def run_launch(request: LaunchRequest, *, restarts: int = 0, log_path: Path | None = None) -> int:
+def run_launch(
+    request: LaunchRequest, *, restarts: int = 0, log_path: Path | None = None, is_quiet: bool = False
+) -> int:
     """Run the request under mpirun; what is missing is a ConfigError.
 
     Call it in the main thread: SIGTERM, SIGINT and SIGHUP are passed on to mpirun.
@@ -37,17 +43,21 @@ def run_launch(request: LaunchRequest, *, restarts: int = 0, log_path: Path | No
         restarts: How often to launch again after a failure, at least 0. Wrong input and a stop by signal are none,
             and the same step failing twice in a row ends the attempts.
         log_path: File for what mpirun itself says; ``None`` for the default one.
+        is_quiet: Say nothing but what went wrong, and show no live line.
 
     Returns:
         The exit code of mpirun, or 128 + signal when a signal ended the job; of the last attempt.
     """
     _require_program(request)
     flavour = find_flavour()
+    if not is_quiet:
+        _say(_first_line(request))
     if request.has_ssh:
         require_answers(_remote_names(request))
     log = LauncherLog(log_path, request.command)
-    told = {LAUNCHER: os.environ.get(LAUNCHER) or uuid4().hex}
-    outcome, failed_at = _run_once(request, flavour, told, log), None
+    shown_on = 0 if is_quiet else columns_of(2)
+    told = {LAUNCHER: os.environ.get(LAUNCHER) or uuid4().hex, TERMINAL: str(shown_on or "")}
+    outcome, failed_at = _run_once(request, flavour, told, log, is_quiet=is_quiet), None
     for attempt in range(2, restarts + 2):
         if not _is_failure(outcome):
             return outcome.code
@@ -60,7 +70,7 @@ def run_launch(request: LaunchRequest, *, restarts: int = 0, log_path: Path | No
             return outcome.code
         _say(_relaunch_line(outcome, attempt, restarts + 1, remaining))
         told |= {RESTART: str(attempt - 1), FIRST_RANKS: str(request.num_ranks)}
-        outcome = _run_once(remaining, flavour, told, log)
+        outcome = _run_once(remaining, flavour, told, log, is_quiet=is_quiet)
     if restarts and _is_failure(outcome):
         _say(f"gives up, attempt {restarts + 1} of {restarts + 1} failed as well")
     return outcome.code
@@ -80,12 +90,14 @@ def _remote_names(request: LaunchRequest) -> list[str]:
     return [host.name for host in request.hosts if not host.is_local]
 
 
-def _run_once(request: LaunchRequest, flavour: str, told: Mapping[str, str], log: LauncherLog) -> Outcome:
+def _run_once(
+    request: LaunchRequest, flavour: str, told: Mapping[str, str], log: LauncherLog, *, is_quiet: bool
+) -> Outcome:
     """Run mpirun once, and see that the last words are those about the failure."""
     request = replace(request, exported=tuple(sorted({*request.exported, *told})))
     added = find_added(request, flavour, os.environ)
     command = build_mpirun_command(request, flavour)
-    outcome = run_child(command, {**os.environ, **added, **told}, log.write)
+    outcome = run_child(command, {**os.environ, **added, **told}, log.write, is_quiet=is_quiet)
     if outcome.ends_in_line:
         write_all(2, b"\n")
     write_all(2, outcome.heard.take_report())
@@ -142,8 +154,21 @@ def _remaining(request: LaunchRequest) -> LaunchRequest | None:
 def _relaunch_line(outcome: Outcome, attempt: int, attempts: int, remaining: LaunchRequest) -> str:
     step = outcome.heard.step
     where = "" if step is None else f" {_place(step)}"
-    ranks = "1 rank" if remaining.num_ranks == 1 else f"{remaining.num_ranks} ranks"
+    ranks = counted(remaining.num_ranks, "rank")
     return f"attempt {attempt} of {attempts} after exit code {outcome.code}{where}, on {ranks}"
+
+
+def _first_line(request: LaunchRequest) -> str:
+    """Return what is started and what takes time until ranks say something, on one line of the terminal."""
+    ours = (sys.executable, "-m", "hvdtrain")
+    command = ("hvdtrain", *request.command[3:]) if request.command[:3] == ours else request.command
+    command = ("python", *command[1:]) if command[0] == sys.executable else command
+    where = f" on {counted(len(request.hosts), 'host')}" if request.has_ssh else ""
+    first = "asks the hosts over ssh, then starts" if request.has_ssh else "starts"
+    begin = f"{first} {counted(request.num_ranks, 'rank')}{where}: "
+    end = "; loading takes some seconds"
+    room = columns(sys.stderr) - len(f"launch: {begin}{end}")
+    return f"{begin}{shortened(' '.join(shlex.join(command).split()), room)}{end}"
 
 
 def _place(step: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 #: Names the launch, the same in all its attempts; set by a launcher that takes marks out of the stream.
@@ -21,8 +22,15 @@ RESTART = "HVDTRAIN_RESTART"
 #: Ranks of the first attempt, which fixed the global batch; set in later ones.
 FIRST_RANKS = "HVDTRAIN_FIRST_RANKS"
 
-#: A mark, wherever it stands in a stream: also behind text without a newline, as progress bars leave it.
-MARK = re.compile(rb"\x1ehvdtrain: (step|failed|end) (\d+)\n")
+#: Columns of the launcher's terminal; empty or missing where it has none.
+TERMINAL = "HVDTRAIN_TERMINAL"
+
+#: What ranks report when the launcher passes its signal on to them; it puts the name of the one that it got in place.
+PASSED_ON = "stopped by SIGUSR1"
+
+#: A mark, wherever it stands in a stream: also behind text without a newline, as progress bars leave it. One with
+#: text shows that text as the last line of the terminal, in place of the one before.
+MARK = re.compile(rb"\x1ehvdtrain: (?:(step|failed|end) (\d+)|show ([^\n\x1e]*))\n")
 
 #: What begins a mark that has not arrived whole.
 OPENING = b"\x1ehvdtrain: "
@@ -63,6 +71,18 @@ def tell_step(step: int, *, is_root: bool) -> None:
     if is_root and LAUNCHER in os.environ and _limit.allows(time.monotonic()):
         with suppress(OSError):  # nobody has to listen
             os.write(2, _mark("step").encode())
+
+
+def columns_of_launcher(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the columns of the terminal on which a launcher shows a line of this process, 0 where it shows none."""
+    told = environ.get(TERMINAL, "") if LAUNCHER in environ else ""
+    return int(told) if told.isdecimal() else 0
+
+
+def show(text: str) -> None:
+    """Let the launcher show one line on its terminal, below everything else, until the next one; empty for none."""
+    with suppress(OSError):  # nobody has to listen
+        os.write(2, f"\x1ehvdtrain: show {text}\n".encode())
 
 
 def framed(report: str) -> str:

@@ -145,17 +145,17 @@ def _legend(series: Sequence[Series]) -> str:
     return f'<ul class="legend">{"".join(keys)}</ul>'
 
 
-def draw_ranks(name: str, values: Sequence[float], unit: str) -> str:
-    """Return one bar per rank, the slowest one marked in words.
+def draw_ranks(name: str, values: Sequence[float], in_words: Callable[[float], str]) -> str:
+    """Return one bar per rank, the one with the most marked in words.
 
     Args:
         name: What is drawn, told to those who cannot see it.
         values: One number per rank.
-        unit: What they are counted in.
+        in_words: How a number is written, with its unit.
     """
     most = int(np.argmax(values))
     median = float(np.median(values))
-    told = f"{name} by rank in {unit}: median {short(median)}, most {short(values[most])} on rank {most}."
+    told = f"{name} by rank: median {in_words(median)}, most {in_words(values[most])} on rank {most}."
 
     def draw(axes: Axes) -> None:
         if len(values) <= _MAX_BARS:
@@ -165,12 +165,13 @@ def draw_ranks(name: str, values: Sequence[float], unit: str) -> str:
             axes.fill_between(range(len(values)), values, color=_SERIES[0], step="mid", linewidth=0, alpha=0.85)
         axes.axhline(median, color=_INK, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.set_title(
-            f"most: rank {most}, {short(values[most])} {unit}; dashed: median {short(median)}",
+            f"most: rank {most}, {in_words(values[most])}; dashed: median {in_words(median)}",
             loc="left",
             fontsize=10.5,
             color=_MUTED,
         )
         axes.set_xlabel("rank")
+        axes.yaxis.set_major_formatter(lambda value, _: in_words(value))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
     return _picture(name, told, (360, 250), "any", draw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hvdtrain.report.tables import (
     facts_table,
     last_known,
     ledger_table,
+    most_memory,
     run_seconds,
     split_bars,
     splits_table,
@@ -37,6 +38,7 @@ _TITLES = {
     "learning_rate": ("Learning rate", ""),
     "grad_norm": ("Gradient norm", "before clipping"),
     "samples_per_s": ("Throughput", "samples per second"),
+    "noise_scale": ("Gradient noise scale", "samples, about the largest useful batch"),
 }
 
 
@@ -147,6 +149,7 @@ def _tiles(run: RunData) -> str:
     tiles.append(_tile("throughput", throughput, rate, "samples/s"))
     tiles.append(_tile("samples seen", run.place.get("samples_seen"), whole, f"{whole(steps)} steps" if steps else ""))
     tiles.append(_tile("time", run_seconds(run), duration, "h:min:s" if (run_seconds(run) or 0) >= 3600 else "min:s"))
+    tiles.append(_tile("memory of a rank", most_memory(run), size, "at most, shared libraries included"))
     return "".join(tiles)
 
 
@@ -196,15 +199,13 @@ def _overlaid(title: str, kind: str, name: str, runs: Sequence[RunData], **how: 
 
 def _rank_charts(run: RunData) -> list[str]:
     """Return one picture per number that the summary holds for every rank, such as milliseconds of waiting."""
-    told = run.summary.get("ranks")
-    ranks = [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
     cards = []
-    for name in list(numbers_of(ranks[0]))[:_MAX_RANK_CHARTS] if len(ranks) > 1 else []:
-        values = [finite(entry.get(name)) for entry in ranks]
+    for name in list(numbers_of(run.ranks[0]))[:_MAX_RANK_CHARTS] if len(run.ranks) > 1 else []:
+        values = [finite(entry.get(name)) for entry in run.ranks]
         known = [value for value in values if value is not None]
         if len(known) == len(values) and name not in ("rank", "local_rank"):
             title, unit = _title(name)
-            cards.append(_card(f"{title} by rank", unit, charts.draw_ranks(title, known, unit)))
+            cards.append(_card(f"{title} by rank", unit, charts.draw_ranks(title, known, _with_unit(unit))))
     return cards
 
 
@@ -213,6 +214,10 @@ def _card(title: str, more: str, picture: str, *, is_wide: bool = False) -> str:
         return ""
     note = f" <small>{escaped(more)}</small>" if more else ""
     return f'<section class="card{" two" if is_wide else ""}"><h3>{escaped(title)}{note}</h3>{picture}</section>'
+
+
+def _with_unit(unit: str) -> Callable[[float], str]:
+    return size if unit == "bytes" else lambda value: f"{short(value)} {unit}".rstrip()
 
 
 def _capital(name: str) -> str:

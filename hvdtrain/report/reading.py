@@ -68,6 +68,12 @@ class RunData:
         """Whether the run has ended in good order."""
         return bool(self.summary)
 
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """What the summary tells of each rank; nothing while the run has not finished."""
+        told = self.summary.get("ranks")
+        return [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
+
     def number(self, *names: str) -> float | None:
         """Return a number of the summary, such as ``number("train", "loss")``; ``None`` where there is none."""
         value: Any = self.summary

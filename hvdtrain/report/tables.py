@@ -150,6 +150,7 @@ def _compared(runs: Sequence[RunData]) -> list[Compared]:
         *rows,
         Compared("samples/s", False, lambda run: run.number("samples_per_s"), rate),
         Compared("time", None, run_seconds, duration),
+        Compared("memory of a rank", True, most_memory, size),
         Compared("ranks", None, lambda run: run.number("size"), whole),
         Compared("steps", None, lambda run: run.place.get("global_step"), whole),
         Compared("samples seen", None, lambda run: run.place.get("samples_seen"), whole),
@@ -174,6 +175,11 @@ def run_seconds(run: RunData) -> float | None:
     """Return how long a run has trained."""
     seconds = run.number("time_s")
     return run.place.get("time_s") if seconds is None else seconds
+
+
+def most_memory(run: RunData) -> float | None:
+    """Return the most bytes that a rank has held at once."""
+    return max(filter(None, (finite(entry.get("memory_bytes")) for entry in run.ranks)), default=None)
 
 
 def whole(value: float) -> str:

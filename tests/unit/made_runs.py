@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from hvdtrain.checkpoint import commit
-from hvdtrain.compare import Run
+from hvdtrain.finished_run import Run
 from hvdtrain.portable import PortableState
 
 Row = Mapping[str, Any]
@@ -51,14 +51,23 @@ def write_run(
     notes: Sequence[str] = (),
     trace: Sequence[Row] = (),
     saved: Mapping[int, Weights] | None = None,
+    checkpoints: Mapping[int, Weights] | None = None,
+    began_from: str = "",
 ) -> Path:
-    """Write the folder of a finished run: rows, summary, final checkpoint, and a trace where one is given."""
+    """Write the folder of a finished run: rows, summary, checkpoints, and a trace where one is given.
+
+    ``weights`` are those of the end, ``checkpoints`` those of earlier steps.
+    """
     path.mkdir(parents=True)
     evaluation = {"event": "eval", "global_step": 1, "samples_seen": 4, "loss": 99.0}
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [evaluation, *rows]))
     (path / "summary.json").write_text(json.dumps({"framework": framework, "size": size}))
     last = max((line["global_step"] for line in rows), default=0)
-    commit(path / "checkpoints", last, PortableState(_arrays(weights)), {"notes": list(notes)})
+    for step, tensors in {**(checkpoints or {}), last: weights}.items():
+        seen = next((line["samples_seen"] for line in rows if line["global_step"] == step), 0)
+        counters = {"global_step": step, "samples_seen": seen}
+        manifest = {"notes": list(notes), "counters": counters, "began_from": began_from}
+        commit(path / "checkpoints", step, PortableState(_arrays(tensors)), manifest)
     if trace:
         (path / "trace").mkdir()
         (path / "trace" / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in trace))

@@ -92,7 +92,8 @@ class NumpyTrainer(Trainer):
             slopes = 2 * weights * (self.model(batch["x"]) - batch["y"])
             gradient += [*(slopes @ batch["x"]), slopes.sum()]
             loss_sum, weight_sum = loss_sum + (weights * losses).sum(), weight_sum + weights.sum()
-        sums = self.communicator.allreduce_sum(np.array([*gradient, *votes.vector(loss_sum, weight_sum)]))
+        vector = votes.vector(loss_sum, weight_sum, float(np.linalg.norm(gradient)) if self.config.noise_scale else 0.0)
+        sums = self.communicator.allreduce_sum(np.array([*gradient, *vector]))
         gradient, fields = sums[: size + 1], sums[size + 1 :]
         gradient = gradient / fields[1] if fields[1] else np.zeros(size + 1)
         parts = {"weight": gradient[:size], "bias": gradient[size:]}

@@ -14,7 +14,7 @@ from tests.unit.numpy_trainer import AtStep, make_samples, rows_of, trainer_of
 
 RESUME = ResumeRequest(is_wanted=True)
 #: Differ from run to run.
-CLOCK = ("time_s", "samples_per_s", "split", "ranks")
+CLOCK = ("time_s", "samples_per_s", "session", "split", "ranks")
 
 
 class Killed(Exception):

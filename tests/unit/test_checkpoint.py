@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import resource
 import shutil
@@ -19,6 +20,7 @@ from hvdtrain.checkpoint import (
     find_latest,
     list_checkpoints,
     load,
+    load_named,
     read_manifest,
     remove,
     remove_unfinished,
@@ -467,3 +469,32 @@ def test_find_latest_with_none_that_verifies_raises_and_names_all(tmp_path):
         f"load: {tmp_path}/step-00000002/model.safetensors does not match its digest in the manifest. "
         f"load: {tmp_path}/step-00000001/model.safetensors does not match its digest in the manifest."
     )
+
+
+# ---------------------------------------------------------------- the checkpoint that a person means
+def test_load_named_takes_the_newest_of_a_run_and_says_which(tmp_path, caplog):
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        commit(folder, step, make_state(float(step)), {})
+    with caplog.at_level(logging.INFO, "hvdtrain"):
+        assert load_named(tmp_path).path == load_named(folder).path == folder / "step-00000002"
+        assert load_named(folder / "step-00000001").path == folder / "step-00000001"
+    assert caplog.messages == [
+        f"checkpoint: of {path} the newest is taken, step-00000002" for path in (tmp_path, folder)
+    ]
+
+
+def test_load_named_passes_over_damaged_ones_and_says_so(tmp_path, caplog):
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        commit(folder, step, make_state(), {})
+    (folder / "step-00000002" / "model.safetensors").write_bytes(b"half")
+    with caplog.at_level(logging.INFO, "hvdtrain"):
+        assert load_named(tmp_path).path.name == "step-00000001"
+    assert caplog.messages[-1].endswith("step-00000001 (step-00000002 passed over as damaged)")
+
+
+def test_load_named_of_a_run_without_a_checkpoint_raises(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match=r"must be a checkpoint, got a run folder that holds none\. Name another"):
+        load_named(tmp_path)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
 import pytest
 
-from hvdtrain.compare import Run, compare_pair, compare_runs
+from hvdtrain.compare import compare_pair, compare_runs
 from hvdtrain.errors import ConfigError
+from hvdtrain.finished_run import Run
 from tests.unit.made_runs import array, make_run, row, traced, write_run
 
 W = {"w": [3.0, 4.0]}  # of norm 5
@@ -14,11 +16,13 @@ W = {"w": [3.0, 4.0]}  # of norm 5
 
 @pytest.fixture
 def pair(tmp_path):
-    """A function of two lists of rows: the runs that made them, with equal weights unless given."""
+    """A function of two lists of rows: the runs that made them, with equal weights unless given; to be called often."""
+    numbers = itertools.count()
 
     def make(rows_a, rows_b, weights_a=W, weights_b=W, *, more_a=None, more_b=None):
-        a = make_run(tmp_path / "a", rows_a, weights_a, **(more_a or {}))
-        return a, make_run(tmp_path / "b", rows_b, weights_b, **(more_b or {}))
+        folder = tmp_path / str(next(numbers))
+        a = make_run(folder / "a", rows_a, weights_a, **(more_a or {}))
+        return a, make_run(folder / "b", rows_b, weights_b, **(more_b or {}))
 
     return make
 
@@ -303,6 +307,15 @@ def test_compare_pair_of_two_numbers_of_ranks_is_excused_with_reasons(compared, 
     assert (found.excuses, found.is_fault) == (tuple(OTHER_SIZE[note] for note in notes), False)
 
 
+@pytest.mark.parametrize(("framework", "size"), [("torch", 2), ("tensorflow", 1)])
+@pytest.mark.parametrize("note", ["bf16", "fp16 compression"])
+def test_compare_pair_of_narrow_arithmetic_is_excused_with_the_reason(compared, note, framework, size):
+    found = compared([note], framework, size)
+    assert (len(found.excuses), found.is_fault) == (1, False)
+    assert found.excuses[0].startswith(f"{note} rounds to {'8' if note == 'bf16' else '11'} bits ")
+    assert compared([note], "torch", 1).is_fault
+
+
 @pytest.mark.parametrize("notes", [["dropout"], ["batch norm", "dropout"]])
 def test_compare_pair_of_two_frameworks_with_dropout_is_excused_with_reasons(compared, notes):
     found = compared(notes, "tensorflow", 1)
@@ -379,3 +392,49 @@ def _as_pipe(path):
 def _as_link(path, target):
     path.unlink()
     path.symlink_to(target)
+
+
+# ---------------------------------------------------------------- runs of different length
+def rows_until(last):
+    return [row(step, 5.0 - step) for step in range(1, last + 1)]
+
+
+def test_runs_of_different_length_are_compared_as_far_as_both_go(tmp_path):
+    a = make_run(tmp_path / "a", rows_until(2), {"w": [1.0]})
+    b = make_run(tmp_path / "b", rows_until(4), {"w": [9.0]}, checkpoints={2: {"w": [1.0]}, 3: {"w": [5.0]}})
+    pair = compare_pair(a, b, rtol=1e-5)
+    assert (pair.is_fault, pair.comparison.weights, pair.comparison.weights_seen) == (False, 0.0, 8)
+    assert pair.remarks == (
+        "the runs end after 8 and 16 samples; rows were compared up to 8",
+        "weights were compared at the checkpoints after 8 samples",
+    )
+
+
+def test_weights_of_a_common_checkpoint_that_differ_are_a_fault_of_its_step(tmp_path):
+    a = make_run(tmp_path / "a", rows_until(3), {"w": [1.0]}, checkpoints={2: {"w": [1.5]}})
+    b = make_run(tmp_path / "b", rows_until(4), {"w": [1.0]}, checkpoints={2: {"w": [1.0]}})
+    result = compare_pair(a, b, rtol=1e-5).comparison
+    assert result.first_fault.startswith("step 2: tensor w differs by ")
+
+
+def test_weights_of_different_places_are_not_compared(tmp_path):
+    a, b = make_run(tmp_path / "a", rows_until(2), {"w": [1.0]}), make_run(tmp_path / "b", rows_until(4), {"w": [9.0]})
+    pair = compare_pair(a, b, rtol=1e-5)
+    assert (pair.is_fault, pair.comparison.weights_seen) == (False, None)
+    assert pair.remarks[1].startswith("weights were not compared, for no checkpoint of both is of the same place")
+
+
+def test_a_damaged_common_checkpoint_is_passed_over(tmp_path):
+    saved = {1: {"w": [3.0]}, 2: {"w": [1.0]}}
+    a = make_run(tmp_path / "a", rows_until(3), {"w": [1.0]}, checkpoints=saved)
+    b = make_run(tmp_path / "b", rows_until(4), {"w": [1.0]}, checkpoints=saved)
+    (b.path / "checkpoints" / "step-00000002" / "model.safetensors").write_bytes(b"half")
+    assert compare_pair(a, b, rtol=1e-5).comparison.weights_seen == 4
+
+
+@pytest.mark.parametrize(("other", "is_told"), [("b", True), ("a", False), ("", False)])
+def test_runs_that_began_from_different_weights_say_so(tmp_path, other, is_told):
+    a = make_run(tmp_path / "a", rows_until(2), {"w": [1.0]}, began_from="a")
+    b = make_run(tmp_path / "b", rows_until(2), {"w": [1.0]}, began_from=other)
+    remarks = compare_pair(a, b, rtol=1e-5).remarks
+    assert [text.partition(";")[0] for text in remarks] == ["the runs began from different weights"] * is_told

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from hvdtrain.data import Loader, prefetch, stack
 from hvdtrain.errors import DataError
+from tests.unit.fresh_process import run_fresh
 
 
 class Numbers:
@@ -249,6 +252,45 @@ def test_loader_raises_the_error_of_a_sample(workers):
     with pytest.raises(OSError, match=r"^sample 5 is torn$"):
         seen.extend(Loader(Broken(), workers=workers).iter_steps([[rows(1)], [rows(2, 5)], [rows(3)]], epoch=1))
     assert values_of(seen) == [[[10]]]
+
+
+class Readers(Numbers):
+    """Remembers which process and which thread read each sample, and lets the threads take turns."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def __getitem__(self, index):
+        self.seen.add((os.getpid(), threading.current_thread().name))
+        time.sleep(0.001)
+        return super().__getitem__(index)
+
+
+def test_workers_are_threads_of_this_process_because_a_fork_under_mpi_is_unsafe():
+    data, children = Readers(), set()
+    for _ in Loader(data, workers=3).iter_steps([[rows(*range(8))]] * 20, epoch=1):
+        children |= set(psutil.Process().children(recursive=True))
+    assert children == set()
+    assert {process for process, _ in data.seen} == {os.getpid()}
+    assert len(data.seen) == 3
+    assert all(name.startswith("hvdtrain-data") for _, name in data.seen)
+
+
+def test_loader_reads_no_more_of_a_mapped_array_than_it_uses(tmp_path):
+    """Of 4 GiB that take no room on the disk, 512 rows of 4 KiB, far from each other."""
+    program = f"""
+import numpy as np
+from hvdtrain.data import Loader
+from hvdtrain.memory import peak_bytes
+data = np.memmap({str(tmp_path / "array.bin")!r}, np.float32, "w+", shape=(1 << 20, 1024))
+before = peak_bytes()
+steps = np.arange(512).reshape(16, 1, 32) * 2048
+assert sum(batch.num_samples for step in Loader(data, workers=2).iter_steps(steps, epoch=1) for batch in step) == 512
+print((peak_bytes() - before) >> 20)
+"""
+    printed, errors = run_fresh(program)
+    assert errors == ""
+    assert int(printed) < 128  # the system maps some pages beside each one that is read
 
 
 @pytest.mark.parametrize("workers", [0, 2])

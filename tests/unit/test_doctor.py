@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hvdtrain.cli.doctor import WIDTH, print_rows
+from hvdtrain.cli.doctor import print_rows
 from hvdtrain.cli.main import app
 from hvdtrain.doctor import examination, probe
 from hvdtrain.doctor.ask import Answer, ask_host, ask_hosts, run_allreduce
@@ -21,6 +21,7 @@ from hvdtrain.doctor.verdicts import Row, judge_allreduce, judge_hosts, judge_la
 from hvdtrain.errors import ConfigError
 from hvdtrain.launch.hosts import Host
 from hvdtrain.launch.mpirun import LaunchRequest
+from hvdtrain.terminal import WIDEST
 from tests.harness import run_command
 
 GB = 1024**3
@@ -155,7 +156,7 @@ def test_a_host_may_know_itself_by_its_loopback_address():
 
 
 def test_more_slots_than_cores_is_a_note():
-    assert [(row.check, row.found, row.status) for row in changed(cores=1)] == [("slots", "2 slots on 1 cores", "note")]
+    assert [(row.check, row.found, row.status) for row in changed(cores=1)] == [("slots", "2 slots on 1 core", "note")]
 
 
 @pytest.mark.parametrize(("clock_s", "error_s", "status"), [(0.9, 0.0, "ok"), (-1.5, 0.1, "FAIL"), (1.5, 0.6, "ok")])
@@ -298,7 +299,7 @@ def test_digest_tells_a_changed_file_and_a_moved_one(tmp_path, monkeypatch):
 def test_table_fits_and_shows_markup_as_text(capsys):
     print_rows([Row("names", "w" * 60, "[red]" + "x " * 100, "FAIL", "y " * 100)])
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= WIDTH
+    assert max(map(len, lines)) <= WIDEST
     assert any("[red]" in line for line in lines)
     assert any("-> y" in line for line in lines)
 
@@ -308,7 +309,7 @@ def test_exit_code_follows_the_rows(monkeypatch, row, code):
     monkeypatch.setattr(examination, "examine", lambda **options: ([row, Row("clock", "a", "y", "note")], HOSTS))
     result = CliRunner().invoke(app, ["doctor", "-H", "worker1:2,worker2:2"])
     assert result.exit_code == code
-    verdict = "NOT READY (2 hosts, 4 slots): 1 of 2 checks fail: disk on a" if code else "ready (2 hosts, 4 slots)"
+    verdict = "NOT READY (2 hosts, 4 slots): 1 of 2 checks fails: disk on a" if code else "ready (2 hosts, 4 slots)"
     assert result.output.splitlines()[-1] == f"doctor: {verdict}"
 
 

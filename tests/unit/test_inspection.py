@@ -148,7 +148,7 @@ WORDS = [
     "1.41421",
     "exp_avg",
     "40 to 42",
-    "5 weights and buffers, 10 values",
+    "5 tensors of weights and buffers, 10 values",
 ]
 
 

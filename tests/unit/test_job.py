@@ -76,10 +76,23 @@ def test_missing_file_beside_others_names_them():
     )
 
 
+@pytest.mark.parametrize("given", ["digts.py", "digits", "Digits.py"])
+def test_missing_file_of_nearly_the_name_of_another_asks_for_that(given):
+    write_job("", "digits.py")
+    write_job("", "other.py")
+    assert message_of(Path(given)).endswith(f"got {given!r}, which does not exist. Did you mean 'digits.py'?")
+
+
+def test_folder_with_job_files_names_them():
+    Path("jobs").mkdir()
+    write_job("", "jobs/a.py")
+    assert message_of(Path("jobs")).endswith("got 'jobs', which is a folder. Job files in it: jobs/a.py.")
+
+
 def test_folder_in_place_of_a_file_raises():
     Path("job").mkdir()
     assert message_of(Path("job")).startswith(
-        "job: must be a Python file, got 'job', which does not exist. Check the path."
+        "job: must be a Python file, got 'job', which is a folder. Check the path."
     )
 
 

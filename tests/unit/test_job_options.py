@@ -61,3 +61,18 @@ def test_outside_of_a_command_the_default_holds():
 def test_a_name_of_the_command_itself_is_refused():
     with giving(GivenOptions({}, ["--epochs", "--batch-size"])), pytest.raises(ConfigError, match="already"):
         option("batch_size", 4)
+
+
+def test_choice_that_is_none_is_told_with_the_nearest():
+    with giving(GivenOptions.parse(["--size", "smal"])), pytest.raises(ConfigError) as caught:
+        option("size", "tiny", choices=("tiny", "small"))
+    assert str(caught.value) == "--size must be one of tiny, small, got 'smal'. Did you mean 'small'?"
+
+
+def test_option_of_another_command_is_told_and_those_of_train_pass():
+    options = GivenOptions.parse(["--epochs", "2", "--repeat", "3"], ["--epochs"])
+    with pytest.raises(ConfigError) as caught:
+        options.require_all_asked("bench", ["--repeats"])
+    assert str(caught.value) == (
+        "hvdtrain bench: no such option '--repeat'. Did you mean '--repeats'? See 'hvdtrain bench --help'."
+    )

@@ -21,7 +21,7 @@ needs_mpirun = pytest.mark.skipif(
 
 LAUNCHER = (
     "import sys; from hvdtrain.launch.mpirun import make_request; from hvdtrain.launch.restarts import run_launch; "
-    "sys.exit(run_launch(make_request(2, sys.argv[1:])))"
+    "sys.exit(run_launch(make_request(2, sys.argv[1:]), is_quiet=True))"
 )
 
 
@@ -67,12 +67,31 @@ def wait_for_lines(launch, word, times):
         time.sleep(0.05)
 
 
+def wait_for_text(launch, text):
+    limit = time.monotonic() + TIME_LIMIT_S
+    while text not in launch.stderr():
+        assert time.monotonic() < limit, launch.stderr()
+        time.sleep(0.005)
+
+
 @needs_mpirun
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_mpirun_signal_ends_all_ranks_and_leaves_no_process(number):
     with started("import time; print('up', flush=True); time.sleep(300)") as launch:
         launch.process.send_signal(number)
         assert launch.finish(timeout_s=20.0).returncode == 128 + number
+
+
+@needs_mpirun
+def test_signal_at_the_very_start_ends_the_launch_with_its_code_and_one_line():
+    words = [sys.executable, "-m", "hvdtrain", "launch", "-np", "2", "--", "sleep", "60"]
+    with start_command(words) as launch:
+        wait_for_text(launch, "launch: starts 2 ranks: sleep 60; ")  # mpirun does not listen yet
+        launch.process.send_signal(signal.SIGINT)
+        done = launch.finish(timeout_s=20.0)
+    assert done.returncode == 130
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    assert done.stderr.splitlines()[1].startswith("launch: SIGINT: ")
 
 
 # A rank that trains saves when it gets SIGUSR1. It waits for the other one, because mpirun ends all ranks when the

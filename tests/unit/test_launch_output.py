@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 
 import pytest
 
 from hvdtrain.launch import output
-from hvdtrain.launch.output import Heard, Relay, Sieve, write_all
+from hvdtrain.launch.output import Heard, Relay, Sieve
+from hvdtrain.launch.screen import write_all
 from tests.unit import launcher_words as words
 
 FAILED, END = "\x1ehvdtrain: failed 7\n", "\x1ehvdtrain: end 7\n"
@@ -243,3 +245,21 @@ def test_write_all_waits_for_a_descriptor_that_does_not_block():
     reader.join()
     os.close(outer)
     assert len(b"".join(got)) == 500_000
+
+
+def test_report_of_a_stop_names_the_signal_that_the_launcher_got(case):
+    case.all("\x1ehvdtrain: failed 7\nhvdtrain: error: fit: stopped by SIGUSR1 after step 7.\n\x1ehvdtrain: end 7\n")
+    case.heard.stopped_by = signal.SIGINT
+    assert case.heard.take_report() == b"hvdtrain: error: fit: stopped by SIGINT after step 7.\n"
+
+
+def test_report_of_a_stop_by_a_signal_to_the_ranks_stays_as_it_is(case):
+    case.all("\x1ehvdtrain: failed 7\nhvdtrain: error: fit: stopped by SIGUSR1 after step 7.\n\x1ehvdtrain: end 7\n")
+    assert case.heard.take_report() == b"hvdtrain: error: fit: stopped by SIGUSR1 after step 7.\n"
+
+
+def test_line_to_show_goes_to_the_terminal_alone(case):
+    shown = []
+    case.heard.screen.show = shown.append
+    assert case.all("before\n\x1ehvdtrain: show step 1\n", "after\n\x1ehvdtrain: sh", "ow \n") == "before\nafter\n"
+    assert shown == [b"step 1", b""]

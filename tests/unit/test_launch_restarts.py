@@ -20,7 +20,7 @@ TIME_LIMIT_S = 60.0
 needs_mpirun = pytest.mark.skipif(
     shutil.which("mpirun") is None and "HVDTRAIN_REQUIRE" not in os.environ, reason="mpirun is not on PATH"
 )
-LAUNCH = (sys.executable, "-m", "hvdtrain", "launch")
+LAUNCH = (sys.executable, "-m", "hvdtrain", "launch", "--quiet")
 
 #: What a rank of attempt 1, 2, .. does. Step 0 tells none. ``rank`` does it, the other ones wait.
 RANK = """
@@ -114,7 +114,7 @@ def test_success_wrong_input_and_a_stop_are_no_reason_to_launch_again(code):
 
 @needs_mpirun
 def test_a_signal_to_the_launcher_is_no_reason_to_launch_again():
-    code = "import time; print('up', flush=True); time.sleep(60)"
+    code = "import os, time; os.write(1, b'up\\n'); time.sleep(60)"
     with start_command([*LAUNCH, "-np", "2", "--restarts", "5", "--", "python", "-c", code]) as launch:
         limit = time.monotonic() + TIME_LIMIT_S
         while launch.stdout().count("up") < 2:
@@ -135,6 +135,8 @@ def two_hosts(tmp_path):
         'while :; do case "$1" in -o) shift 2;; -*) shift;; *) break;; esac; done\n'
         "host=$1; shift\n"
         f'[ -e {tmp_path}/$host-is-down ] && {{ echo "ssh: $host: no route" >&2; exit 255; }}\n'
+        # Two daemons of Open MPI at one TMPDIR may make their session folder at the same moment, and fail.
+        f"mkdir -p {tmp_path}/$host && export TMPDIR={tmp_path}/$host\n"
         'exec sh -c "$*"\n'
     )
     (folder / "ssh").chmod(0o755)

@@ -22,7 +22,7 @@ def launched(monkeypatch, fresh):
 
 
 def steps_in(capfd):
-    return [int(number) for _, number in MARK.findall(capfd.readouterr().err.encode())]
+    return [int(number) for _, number, _ in MARK.findall(capfd.readouterr().err.encode())]
 
 
 def test_rate_limit_lets_a_burst_pass_and_ten_a_second_in_the_long_run():

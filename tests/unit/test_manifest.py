@@ -34,6 +34,7 @@ def test_manifest_that_lacks_parts_has_no_fault():
     [
         ("counters", [], "counters must be of type dict"),
         ("notes", "x", "notes must be of type list"),
+        ("began_from", 1, "began_from must be of type str"),
         ("files", {}, f"files must hold a sha256 and the bytes of {' and '.join(FILES)}, and of nothing else"),
         (
             "counters",
@@ -57,7 +58,7 @@ RUN = {
     **SOUND,
     "data": {"kind": "indexed", "ledger_digest": [10, (1 << 64) - 1, 0]},
     "patience": {"factor": 0.5, "best": None, "since_best": 0, "since_drop": 1},
-    "recorder": {"window": [[0.0, 0]], "epoch": [[1.5, 4.0]]},
+    "recorder": {"window": [[0.0, 0]], "epoch": [[1.5, 4.0]], "clock": {"time_s": 1.5, "steady_samples": 8}},
     "ledgers": {"train": None, "eval": {"once": 4}},
 }
 
@@ -66,6 +67,10 @@ RUN = {
 @pytest.mark.parametrize("row", [None, {"global_step": 3}])
 def test_run_that_can_be_continued_has_no_fault(data, row):
     assert find_resume_fault({**RUN, "data": data, "eval_row": row}) is None
+
+
+def test_run_with_a_noise_scale_can_be_continued():
+    assert find_resume_fault({**RUN, "recorder": {**RUN["recorder"], "noise_scale": [0.5, -1.0]}}) is None
 
 
 @pytest.mark.parametrize(
@@ -82,8 +87,16 @@ def test_run_that_can_be_continued_has_no_fault(data, row):
         ("patience", {**RUN["patience"], "best": [1]}, "patience must hold the numbers factor and best"),
         ("recorder", {"window": [[0.0, 0.0]]}, "recorder must hold two sums for window and epoch each"),
         *(
+            ("recorder", {**RUN["recorder"], "clock": clock}, "the clock of recorder must hold numbers from 0")
+            for clock in ([], {"time_s": -1.0}, {"time_s": "1"}, {"steady_s": float("nan")}, {"steady_samples": True})
+        ),
+        *(
             ("recorder", {**RUN["recorder"], "epoch": sums}, "recorder must hold two sums for window and epoch each")
             for sums in ([], [[1.0]], [[1.0, 2.0]] * 2, [["1", 2.0]], [1.0, 2.0], [[1.0, None]], {"a": 1})
+        ),
+        *(
+            ("recorder", {**RUN["recorder"], "noise_scale": noise}, "recorder must hold two numbers for noise_scale")
+            for noise in (None, [], [1.0], [1.0, "2"], [1.0, 2.0, 3.0], {"a": 1, "b": 2})
         ),
         *(
             ("data", {"kind": "indexed", "ledger_digest": counts}, "data must count what was used")

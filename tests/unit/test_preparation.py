@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +185,40 @@ def test_resume_of_a_folder_without_checkpoints_starts_from_init_from():
     trainer.fit(make_samples(10))
     first, second = (checkpoint.find_latest(Path(name) / "checkpoints").state for name in ("first", "run"))
     assert first.weights["weight"].tolist() == second.weights["weight"].tolist() != [0.0, 0.0]
+
+
+def test_init_from_a_run_takes_its_newest_checkpoint_and_says_which(caplog):
+    trainer_of(run_dir="first", epochs=2, save_every_epochs=1).fit(make_samples(10))
+    trainer = trainer_of(run_dir="second", max_steps=0)
+    trainer.init_from = Path("first")
+    with caplog.at_level(logging.INFO, "hvdtrain.checkpoint"):
+        trainer.fit(make_samples(10))
+    first, second = (checkpoint.find_latest(Path(name) / "checkpoints").state for name in ("first", "second"))
+    assert second.weights["weight"].tolist() == first.weights["weight"].tolist() != [0.0, 0.0]
+    assert caplog.messages == ["checkpoint: of first the newest is taken, step-00000006"]
+
+
+def test_resume_from_a_run_takes_its_newest_checkpoint():
+    trainer_of(run_dir="first", max_steps=4, epochs=2, save_every_steps=1).fit(make_samples(10))
+    summary = resumed(run_dir="second", epochs=2, request=ResumeRequest(path=Path("first"))).fit(make_samples(10))
+    assert (summary["global_step"], summary["session"]["steps"]) == (6, 2)
+
+
+def test_run_remembers_the_weights_that_it_began_from():
+    kill_at(4, make_samples(10), run_dir="run", epochs=2, save_every_steps=2)
+    resumed(run_dir="run", epochs=2, save_every_steps=2).fit(make_samples(10))
+    trainer_of(run_dir="other", model=Linear(np.array([1.0, 2.0]))).fit(make_samples(10))
+    paths = [*sorted(Path("run/checkpoints").iterdir()), Path("other/checkpoints/step-00000003")]
+    began = [checkpoint.read_manifest(path)["began_from"] for path in paths]
+    assert (len(began) > 2, len(set(began[:-1])), len(set(began))) == (True, 1, 2)
+
+
+def test_time_of_the_rows_goes_on_over_sessions():
+    data = make_samples(10)
+    kill_at(4, data, run_dir="run", epochs=2, save_every_steps=2)
+    nap = AtStep(lambda trainer: time.sleep(0.05), 5)
+    summary = resumed([nap], run_dir="run", epochs=2, save_every_steps=2).fit(data)
+    times = [json.loads(line)["time_s"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert times == sorted(times)
+    assert summary["time_s"] > summary["session"]["time_s"] > 0.05
+    assert summary["session"]["steps"] < summary["global_step"] == 6

@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import pty
 import re
 import select
+import shutil
+import struct
+import subprocess
 import sys
-from contextlib import contextmanager
+import termios
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from hvdtrain.callbacks import StepReport
-from hvdtrain.progress import LineLimit, Progress, TimeLeft, line_of
+from hvdtrain.progress import LaunchedBar, LineLimit, Progress, TimeLeft, bar_line, line_of
 from tests.unit.numpy_trainer import AtStep, make_samples, trainer_of
 from tests.unit.test_callbacks import EVAL, RESULT, TRAIN, report_of
 from tests.unit.test_callbacks import trainer_of as bare_trainer
 
+PROJECT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -42,6 +49,14 @@ def on_console(level=logging.INFO):
 
 
 # ---------------------------------------------------------------- lines
+def test_line_with_a_noise_scale_stays_within_its_width():
+    row = {**TRAIN, "epoch": 12, "global_step": 12345, "samples_per_s": 12345.6, "noise_scale": 1234.5678}
+    line = line_of({**row, "loss": 1.234, "learning_rate": 0.0123}, 3723.0)
+    assert "  noise 1235  " in line
+    assert len(line) <= 100
+    assert "  noise n/a" in line_of({**TRAIN, "noise_scale": None})
+
+
 def test_one_line_per_row(caplog):
     caplog.set_level(logging.INFO, "hvdtrain.progress")
     progress = Progress()
@@ -67,10 +82,21 @@ def test_other_ranks_are_silent(caplog):
 def test_line_of_a_long_run_fits_100_columns():
     row = {**TRAIN, "epoch": 120, "global_step": 987654, "learning_rate": 0.0001234, "samples_per_s": 123456.0}
     line = line_of({**row, "time_s": 1e6}, seconds_left=90061.0)
-    assert line == (
-        "train epoch 120  step 987654  loss 0.1235  norm 1.235e+04  lr 0.0001234  123k samples/s  1d 01:01 left"
-    )
+    assert line == "train epoch 120  step 987654  loss 0.1235  lr 0.0001234  123k samples/s  1d 01:01 left"
     assert len(line_of({**row, "epoch": 12, "grad_norm": 1.5}, seconds_left=3723.0)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [(100, {"norm", "lr", "rate"}), (80, {"lr", "rate"}), (70, {"rate"}), (55, set())],
+)
+def test_line_on_a_narrow_terminal_leaves_out_what_matters_less(width, told):
+    row = {**TRAIN, "epoch": 12, "global_step": 9876, "learning_rate": 0.0123, "samples_per_s": 12345.0}
+    line = line_of(row, 3723.0, width)
+    assert len(line) <= width
+    assert {name for name, text in (("norm", "norm 1"), ("lr", "lr 0"), ("rate", "samples/s")) if text in line} == told
+    assert "loss 0.1235" in line
+    assert line.endswith("1:02:03 left")
 
 
 def test_first_lines_come_at_once_and_later_ones_once_a_second(caplog):
@@ -144,7 +170,7 @@ def test_run_prints_header_rows_and_closing_table(capfd, tmp_path):
     assert firsts[1:] == [
         *("ranks", "data", "global", "parameters", "steps", "learning", "memory", "run"),
         *("train", "train", "train", "eval"),
-        *("done:", "steps", "train", "evaluation", "throughput", "time", "last", "run"),
+        *("done:", "steps", "train", "evaluation", "throughput", "time", "memory", "last", "run"),
     ]
     assert max(map(len, lines)) <= 100 + len(str(tmp_path))
     assert [re.match(r"train epoch 1  step (\d)  loss ", line)[1] for line in lines[9:12]] == ["1", "2", "3"]
@@ -239,3 +265,73 @@ def test_step_report_without_a_row_moves_no_line(caplog):
     caplog.set_level(logging.INFO, "hvdtrain.progress")
     Progress().on_step_end(bare_trainer(), StepReport(1, 1, RESULT, None))
     assert caplog.messages == []
+
+
+# ---------------------------------------------------------------- under a launcher
+def test_launcher_is_told_a_line_some_times_a_second_and_its_end(capfd):
+    clock = Clock()
+    bar = LaunchedBar(10, 2, clock, 100)
+    for step in range(1, 11):
+        bar.move(StepReport(step, 1, RESULT, {**TRAIN, "samples_per_s": 512.0}), 9.0)
+        clock.now += 0.1
+    bar.close()
+    lines = capfd.readouterr().err.split("\n")[:-1]
+    assert len(lines) == 5
+    assert all(line.startswith("\x1ehvdtrain: show ") for line in lines)
+    assert lines[-1] == "\x1ehvdtrain: show "
+    assert "1/10  0:09 left  loss 0.1235  512 samples/s  lr 0.1" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "end"),
+    [(100, "lr 0.0001"), (80, "lr 0.0001"), (70, "samples/s"), (60, "loss 0.1235"), (40, "0:12 left")],
+)
+def test_line_of_the_bar_fits_the_terminal(columns, end):
+    words = ["epoch 1/12", "120/276", "0:12 left", "loss 0.1235", "12.3k samples/s", "lr 0.0001"]
+    line = bar_line(words, 120 / 276, columns)
+    assert len(line) <= columns - 1
+    assert ("━" in line) == (columns > 80)
+    assert line.startswith("epoch 1/12  ")
+    assert line.endswith(end)
+
+
+def test_bar_of_a_stream_is_words_alone():
+    assert bar_line(["epoch 1", "7"], None, 100) == "epoch 1  7"
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None and "HVDTRAIN_REQUIRE" not in os.environ, reason="needs mpirun")
+def test_launch_on_a_terminal_shows_the_bar_below_whole_lines(tmp_path):
+    """A real launch of two ranks on a pseudo-terminal of 80 columns; its screen is read as a person sees it."""
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import time\nfrom hvdtrain.callbacks import Callback\n"
+        "from hvdtrain import TrainConfig\nfrom hvdtrain.train_job import _log_to_console\n"
+        "from hvdtrain.communicator import connect\n"
+        "from tests.unit.numpy_trainer import Linear, NumpyTrainer, make_samples, squared_error\n"
+        "_log_to_console(connect(), is_quiet=False)\n"
+        "config = TrainConfig(global_batch_size=4, epochs=2)\n"
+        "class Slow(Callback):\n    def on_step_end(self, trainer, report): time.sleep(0.3)\n"
+        "trainer = NumpyTrainer(Linear(), loss=squared_error, config=config, run_dir='run', callbacks=[Slow()])\n"
+        "trainer.fit(make_samples(10))\n"
+    )
+    words = [sys.executable, "-m", "hvdtrain", "launch", "-np", "2", "--", "python", str(job)]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(PROJECT), "OMPI_MCA_mpi_yield_when_idle": "1"}
+    process = subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=env, cwd=tmp_path)
+    os.close(theirs)
+    raw = b""
+    with suppress(OSError):  # the terminal closes with its last process
+        while piece := os.read(ours, 1 << 16):
+            raw += piece
+    os.close(ours)
+    assert process.wait(timeout=60) == 0, raw.decode()
+    text = raw.decode()
+    assert "\x1e" not in text
+    assert "epoch 1/2  " in text
+    assert "━" in text
+    lines = [CONTROL.sub("", line).split("\r")[-1] for line in text.split("\r\n")]
+    assert max(map(len, lines)) <= 80, lines
+    begins = [" ".join(line.split()[:5]) for line in lines if line.startswith("train epoch")]
+    assert begins == ["train epoch 1 step 3", "train epoch 2 step 6"]  # what a bar leaves, as in one process
+    assert lines[-1] == ""

@@ -57,6 +57,19 @@ def test_stderr_to_log_brings_everything_back_with_an_error(capfd, caplog):
     assert caplog.messages == []
 
 
+def interrupt():
+    with stderr_to_log("loading"):
+        write("a page of notices\n")
+        raise KeyboardInterrupt
+
+
+def test_interrupt_brings_nothing_back(capfd):
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    write("after")
+    assert capfd.readouterr().err == "after"
+
+
 def test_stderr_to_log_takes_bytes_that_are_no_text(caplog):
     with caplog.at_level(logging.DEBUG, "hvdtrain.quiet"), stderr_to_log("loading"):
         os.write(2, b"\xff!")

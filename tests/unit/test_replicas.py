@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvdtrain.replicas import checksum
+from hvdtrain.replicas import checksum, fingerprint
 
 
 def weighted_sum(raw):
@@ -73,3 +73,11 @@ def test_checksum_changes_when_chunks_trade_places():
 
 def test_checksum_tells_zero_from_minus_zero():
     assert checksum(np.array([0.0], dtype=np.float32)) != checksum(np.array([-0.0], dtype=np.float32))
+
+
+def test_fingerprint_is_of_names_and_bits_whatever_their_order():
+    a, b = np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32)
+    whole = fingerprint({"a": a, "b": b})
+    assert fingerprint({"b": b, "a": a.copy()}) == whole
+    others = [{"a": a}, {"a": a, "c": b}, {"a": np.nextafter(a, np.float32(9)), "b": b}, {"a": a.reshape(2, 1), "b": b}]
+    assert len({whole, *map(fingerprint, others)}) == 5

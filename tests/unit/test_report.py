@@ -33,6 +33,7 @@ def make(folder, *, num_rows=12, framework="torch", num_ranks=2, text="", is_fin
         rows.append(
             {
                 **{"event": "train", **place, "loss": 2 / step, "grad_norm": None if step == 2 else 1.0 + step % 3},
+                **{"noise_scale": 40.0 * step if step > 2 else None},
                 **{"learning_rate": 0.01, "samples_per_s": 1000.0 + step, "memory_bytes": 2**30 + step},
             }
         )
@@ -47,7 +48,10 @@ def make(folder, *, num_rows=12, framework="torch", num_ranks=2, text="", is_fin
             **{"framework": framework + text, "size": num_ranks, "train": {"loss": 0.2}, "eval": {"loss": 0.3}},
             **{"ledger": {"train": counts, "eval": counts}, "samples_per_s": 1234.5, "time_s": 6.0},
             **{"split": {f"data{text}": 1.5, "optimizer": 0.5}, **summary},
-            "ranks": [{"rank": rank, f"host{text}": text, "wait_ms": 3.0 + rank} for rank in range(num_ranks)],
+            "ranks": [
+                {"rank": rank, f"host{text}": text, "wait_ms": 3.0 + rank, "memory_bytes": (6 + rank) << 26}
+                for rank in range(num_ranks)
+            ],
         }
         (folder / "summary.json").write_text(json.dumps(told))
     return folder
@@ -93,8 +97,18 @@ def test_page_of_one_run_says_everything(tmp_path):
     page = Page(report_of(make(tmp_path / "digits")))
     for told in [
         *("digits", "torch · 2 ranks · 1 epoch", "finished", "every sample used once per epoch", "1.23k samples/s"),
+        "memory of a rank 448 MiB",
         *("Loss", "Accuracy", "Gradient norm", "Learning rate", "Throughput", "Memory", "Where a step goes"),
-        *("Wait by rank", "1.5 ms, 75 %", "once 64, more 0, never 0", "optimizer adamw", "All 4 settings"),
+        "Gradient noise scale samples, about the largest useful batch",
+        *(
+            "Wait by rank",
+            "Memory by rank",
+            "most: rank 1, 448 MiB; dashed: median 416 MiB",
+            "1.5 ms, 75 %",
+            "once 64, more 0, never 0",
+            "optimizer adamw",
+            "All 4 settings",
+        ),
     ]:
         assert told in page.words
 
@@ -130,6 +144,7 @@ def test_several_runs_stand_side_by_side(tmp_path):
     assert "2 runs compared" in words
     assert "samples/s 1.23k ★ 2k" in words
     assert "ranks 2 4" in words
+    assert "memory of a rank ★ 448 MiB 576 MiB" in words
     assert "learning_rate 0.01 0.5" in words
     assert "optimizer adamw" not in words  # it does not differ
 
@@ -234,9 +249,12 @@ def test_lines_differ_by_more_than_colour():
 
 
 def test_slowest_rank_is_named():
-    assert "most 9 on rank 2" in draw_ranks("waiting", [1.0, 2.0, 9.0], "ms")
-    assert "most: rank 2, 9 ms" in draw_ranks("waiting", [1.0, 2.0, 9.0], "ms")
-    assert len(draw_ranks("waiting", [1.0] * 4096, "ms")) < 500_000
+    def in_ms(value):
+        return f"{value:g} ms"
+
+    assert "median 2 ms, most 9 ms on rank 2" in draw_ranks("waiting", [1.0, 2.0, 9.0], in_ms)
+    assert "most: rank 2, 9 ms; dashed: median 2 ms" in draw_ranks("waiting", [1.0, 2.0, 9.0], in_ms)
+    assert len(draw_ranks("waiting", [1.0] * 4096, in_ms)) < 500_000
 
 
 # ---------------------------------------------------------------- the command

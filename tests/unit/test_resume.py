@@ -250,7 +250,7 @@ FREE = {
     **{"epochs": 7, "max_steps": 9, "max_time_s": 5.0, "batch_size": 2, "data_workers": 3, "log_every_steps": 3},
     **{"save_every_steps": 3, "save_every_epochs": 3, "save_every_minutes": 3.0, "keep_last": 3, "keep_best": "loss"},
     **{"early_stop_patience": 3, "stall_timeout_s": 3.0, "check_replicas_every_steps": 3, "on_nonfinite": "skip"},
-    **{"eval_every_epochs": 3},
+    **{"compile": True, "eval_every_epochs": 3, "noise_scale": True},
 }
 FIXED = {
     **{"steps_per_epoch": 3, "optimizer": "adam", "learning_rate": 0.5, "weight_decay": 0.5, "momentum": 0.5},

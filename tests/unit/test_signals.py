@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -109,7 +110,7 @@ def test_all_ranks_agree_on_the_highest_signal(mine, others, agreed):
     assert signals.agree(Ranks(*others)) == agreed
 
 
-@pytest.mark.parametrize(("number", "name", "code"), [(15, "SIGTERM", 143), (2, "SIGINT", 130), (10, "SIGTERM", 143)])
+@pytest.mark.parametrize(("number", "name", "code"), [(15, "SIGTERM", 143), (2, "SIGINT", 130), (10, "SIGUSR1", 138)])
 def test_raise_stopped_tells_signal_and_step(number, name, code):
     with pytest.raises(StoppedError) as caught:
         raise_stopped(number, 7, Path("run"))
@@ -216,17 +217,18 @@ def wait_for_step(job, step):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)])
 def test_process_that_gets_a_signal_saves_and_ends_with_its_code(number, code):
     with started(0.3) as job:
         wait_for_step(job, 2)
         job.process.send_signal(number)
         finished = job.finish(timeout_s=20)
-    name = "SIGINT" if number == signal.SIGINT else "SIGTERM"
+    name = signal.Signals(number).name
     step = checkpoint.find_latest(Path("run/checkpoints")).manifest["counters"]["global_step"]
     assert finished.stderr.splitlines()[-1] == (
         f"hvdtrain: error: fit: stopped by {name} after step {step}, which is saved. Continue with --resume."
     )
+    assert finished.output.count("stopped by") == 1
     assert finished.returncode == code
     assert step in (3, 4)
 
@@ -259,3 +261,25 @@ def test_process_killed_between_two_checkpoints_continues_from_the_last():
         assert job.finish(timeout_s=20).returncode == 0
     trainer_of(run_dir="whole", epochs=3, optimizer="adam", shuffle=True).fit(make_samples(10))
     assert tensors_of("run/checkpoints/step-00000009") == tensors_of("whole/checkpoints/step-00000009")
+
+
+# ---------------------------------------------------------------- through the launcher
+@pytest.mark.skipif(shutil.which("mpirun") is None and "HVDTRAIN_REQUIRE" not in os.environ, reason="needs mpirun")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_stop_through_the_launcher_names_the_signal_that_the_launcher_got_once(number):
+    Path("job.py").write_text(JOB)
+    words = [sys.executable, "-m", "hvdtrain", "launch", "-np", "2", "--", "python", "job.py", "0.3"]
+    env = {"PYTHONPATH": str(PROJECT), "OMPI_MCA_mpi_yield_when_idle": "1"}
+    with start_command(words, env=env) as job:
+        wait_for_step(job, 2)
+        job.process.send_signal(number)
+        finished = job.finish(timeout_s=20)
+    name, lines = signal.Signals(number).name, finished.stderr.splitlines()
+    told = [line for line in lines if "stopped by" in line]
+    step = checkpoint.find_latest(Path("run/checkpoints")).manifest["counters"]["global_step"]
+    assert told == [
+        f"hvdtrain: error: fit: stopped by {name} after step {step}, which is saved. Continue with --resume."
+    ]
+    assert lines[0].startswith("launch: starts 2 ranks: python job.py 0.3; ")
+    assert f"launch: {name}: training ranks finish their step and save; a second ends all" in lines
+    assert finished.returncode == 128 + number

@@ -5,6 +5,7 @@ import pytest
 
 from hvdtrain.errors import DataError
 from hvdtrain.tokens import TokenWindows
+from tests.unit.fresh_process import run_fresh
 
 
 def test_every_token_is_predicted_once_from_the_one_before_it():
@@ -42,6 +43,24 @@ def test_a_file_is_mapped_and_not_read(tmp_path):
     windows = TokenWindows.from_file(path, 8)
     assert len(windows) == -(-((1 << 35) - 1) // 8)
     assert windows[len(windows) - 1]["weight"].sum() == 7
+
+
+def test_windows_of_a_large_file_take_little_memory(tmp_path):
+    path = tmp_path / "tokens.bin"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 32)
+    program = f"""
+from hvdtrain.memory import peak_bytes
+from hvdtrain.tokens import TokenWindows
+windows = TokenWindows.from_file({str(path)!r}, 1024)
+before = peak_bytes()
+for index in range(0, len(windows), len(windows) // 512):
+    windows[index]
+print((peak_bytes() - before) >> 20)
+"""
+    printed, errors = run_fresh(program)
+    assert errors == ""
+    assert int(printed) < 128  # of 4 GiB; the system maps some pages beside each one that is read
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hvdtrain import checkpoint
 from hvdtrain.batching import Order
 from hvdtrain.errors import ConfigError, DataError
 from hvdtrain.ledger import digest_rows
+from hvdtrain.replicas import fingerprint
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.versions import installed_versions
 from tests.unit.fresh_process import run_fresh
@@ -180,6 +181,9 @@ def test_manifest_tells_where_the_run_stands():
     order = Order(10, seed=9, epoch=2)
     used = order.rows(0, 8)
     losses = sum(4 * row["loss"] for row in rows_of("run") if row["epoch"] == 2)
+    clock = manifest["recorder"]["clock"]
+    assert clock["time_s"] > clock["steady_s"] > 0
+    assert clock["steady_samples"] == 14  # without the first step
     assert {name: manifest[name] for name in manifest if name not in ("aliases", "files", "format")} == {
         "framework": "torch",
         "versions": installed_versions("torch"),
@@ -202,7 +206,8 @@ def test_manifest_tells_where_the_run_stands():
             "ledger_digest": digest_rows(used).tolist(),
         },
         "patience": {"factor": 1.0, "best": None, "since_best": 0, "since_drop": 0},
-        "recorder": {"window": [[0.0, 0.0]], "epoch": [[pytest.approx(losses), 8.0]]},
+        "recorder": {"window": [[0.0, 0.0]], "epoch": [[pytest.approx(losses), 8.0]], "clock": clock},
+        "began_from": fingerprint({"weight": np.zeros(2), "bias": np.zeros(1)}),
         "eval_row": None,
         "ledgers": {"train": {"once": 8, "more": 0, "never": 0}, "eval": None},
         "config": trainer.config.model_dump(mode="json"),
@@ -218,6 +223,7 @@ def test_summary_holds_the_run_in_numbers():
     assert summary.pop("time_s") > 0
     assert [rank["rank"] for rank in summary.pop("ranks")] == [0]
     assert sum(summary.pop("split").values()) > 0
+    assert summary.pop("session")["steps"] == 6
     assert summary.pop("train")["loss"] > summary["eval"]["loss"]
     assert summary == {
         "framework": "torch",

@@ -16,11 +16,14 @@ import numpy as np
 from hvdtrain.data import stack
 from hvdtrain.job import Job, load_job
 from hvdtrain.job_options import GivenOptions
+from hvdtrain.memory import peak_bytes
 
 PROJECT = Path(__file__).parents[3]
 JOBS = {"gpt": PROJECT / "examples/shakespeare.py", "mlp": PROJECT / "tests/bench/jobs/mlp.py"}
 #: Begins the line that holds a contender's times.
 MARK = "bench: "
+#: Begins the line in which a rank tells the most bytes that it has held.
+MEMORY_MARK = "memory: "
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,12 @@ class Stopwatch:
         self._times.append(time.perf_counter())
 
     def tell(self, rank: int) -> None:
-        """Print the steps behind the warm-up, once."""
+        """Print this rank and its memory, and the steps behind the warm-up once."""
+        sys.stdout.write(f"\n{MEMORY_MARK}{rank} {peak_bytes()}\n")
         if rank == 0:
             steps = [1e3 * ms for ms in np.diff(self._times).tolist()][self._problem.warm_up :]
             sys.stdout.write(f"\n{MARK}{json.dumps(steps)}\n")
-            sys.stdout.flush()
+        sys.stdout.flush()
 
 
 def parse_arguments() -> Problem:
