@@ -267,10 +267,10 @@ class Readers(Numbers):
 
 
 def test_workers_are_threads_of_this_process_because_a_fork_under_mpi_is_unsafe():
-    data, children = Readers(), set()
+    data, children, before = Readers(), set(), set(psutil.Process().children(recursive=True))
     for _ in Loader(data, workers=3).iter_steps([[rows(*range(8))]] * 20, epoch=1):
         children |= set(psutil.Process().children(recursive=True))
-    assert children == set()
+    assert children <= before
     assert {process for process, _ in data.seen} == {os.getpid()}
     assert len(data.seen) == 3
     assert all(name.startswith("hvdtrain-data") for _, name in data.seen)

@@ -195,7 +195,8 @@ def test_init_from_a_run_takes_its_newest_checkpoint_and_says_which(caplog):
         trainer.fit(make_samples(10))
     first, second = (checkpoint.find_latest(Path(name) / "checkpoints").state for name in ("first", "second"))
     assert second.weights["weight"].tolist() == first.weights["weight"].tolist() != [0.0, 0.0]
-    assert caplog.messages == ["checkpoint: of first the newest is taken, step-00000006"]
+    told = [record.getMessage() for record in caplog.records if record.name == "hvdtrain.checkpoint"]
+    assert told == ["checkpoint: of first the newest is taken, step-00000006"]
 
 
 def test_resume_from_a_run_takes_its_newest_checkpoint():
