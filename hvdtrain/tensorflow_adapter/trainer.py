@@ -97,14 +97,15 @@ class TensorFlowTrainer(Trainer):
         if self.counters.step_in_epoch == 0:  # asking Keras takes about a millisecond
             require_same_trained("train_step", self._trained, self._names_of_trained())
         self._seed_dropout()
-        held = self._nothing
-        for index, batch in enumerate(micro_batches):
-            held = self._traced("gradients", self._gradients_of, batch)(batch) if index == 0 else self._add(batch, held)
+        held = None
+        for batch in micro_batches:
+            gradients = self._traced("gradients", self._gradients_of, batch)
+            held = gradients(batch) if held is None else self._add(batch, held)
             self.position.moved()
         self.position.enter("reduce")
         rate = lr if self.optimizer is None else self._rate * lr / self.config.learning_rate
         tail = tf.constant(votes.tail(), tf.float64)
-        sums, grad_norm, norms = self._apply(held, tf.constant(rate, tf.float32), tail)
+        sums, grad_norm, norms = self._apply(held or self._nothing(), tf.constant(rate, tf.float32), tail)
         traced = dict(zip(self._used_names, norms.numpy().tolist(), strict=True)) if self.trace_every_steps else {}
         return StepResult.from_sums(sums.numpy().tolist(), float(grad_norm), traced)
 
@@ -170,14 +171,13 @@ class TensorFlowTrainer(Trainer):
         return optimizer and _checked(optimizer)
 
     def _build_functions(self, batch: Any) -> None:
-        """Trace which parameters the loss uses, and make what a rank with an empty share brings."""
+        """Trace which parameters the loss uses, and make the functions of a step."""
         self._functions = {}
         self._is_used = [True] * len(self._variables)
         self._traced("gradients", self._gradients_of, batch).get_concrete_function()
         used = self._used()
         self._used_names = [self._named.name_of[id(variable)] for variable in used]
         self._named.unused = {self._named.name_of[id(v)] for v in self._variables} - set(self._used_names)
-        self._nothing = (tf.zeros(2, tf.float64), [tf.zeros(v.shape, v.dtype) for v in used])
         self._apply = tf.function(self._reduce_and_update, autograph=False)
         # XLA makes one pass over memory of the dozen that the operations of an update make.
         compiles = isinstance(self._optimizer, Canonical) and self._optimizer.is_elementwise
@@ -211,6 +211,10 @@ class TensorFlowTrainer(Trainer):
         self._is_used = [gradient is not None for gradient in gradients]
         sums = [tf.reduce_sum(tf.cast(part, tf.float64)) for part in (weighted, weights)]
         return tf.stack(sums), [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+
+    def _nothing(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return what a rank with an empty share brings: as large as the gradients, so made where it is wanted."""
+        return tf.zeros(2, tf.float64), [tf.zeros(v.shape, v.dtype) for v in self._used()]
 
     def _add(self, batch: Any, held: tuple[tf.Tensor, list[tf.Tensor]]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return what is held plus that of one more micro-batch; TensorFlow adds into the new gradients' memory."""

@@ -75,7 +75,7 @@ def test_two_options_outside_their_range_are_refused_together(refuse):
     message = (
         "TrainConfig: 2 problems:\n"
         "  epochs must be at least 1, got 0.\n"
-        "  optimizer must be one of 'sgd', 'adam', 'adamw' or 'lamb', got 'sdg'."
+        "  optimizer must be one of 'sgd', 'adam', 'adamw' or 'lamb', got 'sdg'. Did you mean 'sgd'?"
     )
     refuse("toy.py", message, "--epochs", "0", "--optimizer", "sdg")
 
@@ -91,10 +91,10 @@ def test_option_that_is_no_number_is_refused_with_the_value(refuse):
 # ---------------------------------------------------------------- the job file
 
 
-def test_missing_job_file_is_refused_with_those_that_exist(refuse, write_job):
+def test_missing_job_file_is_refused_with_the_one_that_is_like_it(refuse, write_job):
     job = write_job()
     wrong = job.with_name("jobs.py")
-    message = f"job: must be a Python file, got {str(wrong)!r}, which does not exist. Job files there: {job}."
+    message = f"job: must be a Python file, got {str(wrong)!r}, which does not exist. Did you mean {str(job)!r}?"
     refuse(wrong, message)
 
 
