@@ -29,27 +29,21 @@ def computed_in(precision: str, function: JobFunction, device: torch.device) -> 
     return in_bfloat16
 
 
-def compiled(function: JobFunction) -> JobFunction:
+def compiled(function: JobFunction, device: torch.device) -> JobFunction:
     """Return ``function`` compiled by ``torch.compile``, with the number of samples left open.
 
     The function is compiled and not the model, so that the model's names, hooks and class stay, and whatever of the
     model the job calls is compiled too. PyTorch compiles a batch of one sample apart from all others.
 
     Raises:
-        AdapterError: At a call that has to compile and cannot, such as without a C++ compiler.
+        AdapterError: PyTorch cannot compile here, such as without a C++ compiler; or later, what it is given.
     """
+    _run(torch.compile(_doubled), torch.zeros(2, device=device))  # a missing compiler is found here, on all ranks
     body = torch.compile(function)
 
     def compiling(model: Any, batch: Any) -> Any:
         map_structure(batch, _leave_open)
-        try:
-            return body(model, batch)
-        except torch._dynamo.exc.BackendCompilerFailed as error:  # importing it costs every run a second
-            told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise AdapterError(
-                f"compile: PyTorch must be able to compile the loss, got {told.strip()}. On a CPU it needs a C++ "
-                "compiler: install g++ or name one in CXX. Or leave compile out."
-            ) from error
+        return _run(body, model, batch)
 
     return compiling
 
@@ -71,6 +65,21 @@ def refuse_narrow(model: torch.nn.Module) -> None:
                 f"prepare: Horovod reduces no {parameter.dtype} gradients, got that of {name!r}. Keep parameters in "
                 "float32; precision='bf16' computes in bfloat16 on top of them."
             )
+
+
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    return 2 * tensor
+
+
+def _run(body: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return body(*arguments)
+    except torch._dynamo.exc.BackendCompilerFailed as error:  # importing it costs every run a second
+        told = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise AdapterError(
+            f"compile: PyTorch must be able to compile the loss, got {told.strip()}. On a CPU it needs a C++ "
+            "compiler: install g++ or name one in CXX. Or leave compile out."
+        ) from error
 
 
 def _leave_open(tensor: torch.Tensor) -> None:

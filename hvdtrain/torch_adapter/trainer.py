@@ -158,7 +158,7 @@ class TorchTrainer(Trainer):
         self._metrics = self.metrics and computed_in(precision, self.metrics, self._device)
         metric_names = self._probe(batch)
         if self.config.compile:
-            self._loss = computed_in(precision, compiled(self.loss), self._device)
+            self._loss = computed_in(precision, compiled(self.loss, self._device), self._device)
         else:
             spare_the_compiler()
         refuse_narrow(self.built_model)

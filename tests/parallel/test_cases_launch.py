@@ -66,7 +66,7 @@ def test_case_52_a_host_that_does_not_answer_is_named_within_the_time_limit_of_s
 
 
 def test_case_53_launched_by_full_path_all_ranks_use_that_interpreter():
-    words = [*LAUNCH, "--", "python", "-c", "import sys; print(sys.executable, flush=True)"]
+    words = [*LAUNCH, "--", "python", "-c", "import sys; sys.stdout.write(sys.executable + chr(10))"]
     path = without_bin()
     assert str(BIN) not in path.split(os.pathsep)
     finished = run_command(words, **limited({"env": {"PATH": path}}))
