@@ -150,6 +150,8 @@ def load_named(path: Path, on_bytes: OnBytes = ignore) -> Checkpoint:
     Raises:
         CheckpointError: There is none, or none is whole; the message says why.
     """
+    if not path.exists():
+        raise CheckpointError(f"load: a checkpoint, or a run folder with one, must exist, got {path}. Check the path.")
     is_one = (path / "manifest.json").exists()
     for folder in () if is_one else (path / "checkpoints", path):
         paths = list_checkpoints(folder)

@@ -68,6 +68,11 @@ class Comparison:
         """Whether the two runs are the same within tolerance."""
         return self.first_fault is None
 
+    @property
+    def began_apart(self) -> bool:
+        """Whether the runs are known to have begun from different weights."""
+        return bool(self.a.began_from and self.b.began_from) and self.a.began_from != self.b.began_from
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -109,7 +114,7 @@ def compare_pair(a: Run, b: Run, *, rtol: float) -> Pair:
 def _remarks(result: Comparison) -> Iterator[str]:
     """Yield what makes two runs differ before any arithmetic does."""
     a, b = result.a, result.b
-    if a.began_from and b.began_from and a.began_from != b.began_from:
+    if result.began_apart:
         yield "the runs began from different weights; give both the same --init-from, or the same seed and framework"
     if a.samples_seen == b.samples_seen:
         return
@@ -117,7 +122,7 @@ def _remarks(result: Comparison) -> Iterator[str]:
     ends = f"{a.samples_seen:,} and {b.samples_seen:,} samples"
     yield f"the runs end after {ends}; rows were compared up to {last:,}"
     if result.weights_seen is None:
-        yield "weights were not compared, for no checkpoint of both is of the same place; see --save-every-steps"
+        yield "weights were not compared, for the runs have no checkpoint at the same step; see --save-every-steps"
     else:
         yield f"weights were compared at the checkpoints after {counted(result.weights_seen, 'sample')}"
 

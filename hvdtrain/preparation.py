@@ -35,6 +35,7 @@ from hvdtrain.resume import (
     resume_request,
     settings_to_continue,
     settings_to_restart,
+    warn_of_fewer_steps,
 )
 from hvdtrain.run_folder import RunFolder
 from hvdtrain.saving import Saver
@@ -162,6 +163,8 @@ class Preparation(Hooks):
         require_same_run(
             manifest, self.config, self._plan, self._source.facts(manifest["counters"]["epoch"]), self.resume
         )
+        if self.topology.is_root:
+            warn_of_fewer_steps(manifest, self._plan)
         self._source.restore(manifest["data"])
         for name, value in manifest["counters"].items():
             setattr(self.counters, name, value)

@@ -18,6 +18,7 @@ from hvdtrain.manifest import find_resume_fault
 from hvdtrain.plain_files import open_plain
 from hvdtrain.plan import RunPlan
 from hvdtrain.tensor_file import OnBytes, ignore
+from hvdtrain.wording import counted
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,8 @@ class ResumeRequest:
             return None
         found = checkpoint.find_latest(folder, on_bytes)
         if found is None:
-            _log.info("resume: no checkpoint in %s, starting fresh", folder)
+            tell = _log.warning if self.is_wanted else _log.info
+            tell("resume: no checkpoint in %s, starting fresh", folder)
             return None
         paths = checkpoint.list_checkpoints(folder)
         newer = [path.name for path in paths[paths.index(found.path) + 1 :]]
@@ -148,6 +150,18 @@ def _found(read: checkpoint.Checkpoint) -> Found:
             f"resume: {fault}, got something else in {read.path}. Start from its weights with --init-from."
         )
     return Found(read.path, read.manifest)
+
+
+def warn_of_fewer_steps(manifest: Mapping[str, Any], plan: RunPlan) -> None:
+    """Say so where a run is to end earlier than it was to: its length is given anew at each start."""
+    planned, total = manifest["plan"]["total_steps"], plan.total_steps
+    if planned and total and total < planned:
+        _log.warning(
+            "resume: the run was to make %s and ends after %s now; a checkpoint keeps no length, give --epochs or "
+            "--max-steps again",
+            counted(planned, "step"),
+            f"{total:,}",
+        )
 
 
 def settings_to_continue(config: TrainConfig, manifest: Mapping[str, Any], size: int) -> TrainConfig:

@@ -24,7 +24,8 @@ def compare(
 
     hvdtrain compare runs/digits-torch runs/digits-tensorflow
 
-    Exit code 0 when all that can be equal is, within tolerance; 1 when not.
+    They can be the same only if they began from the same weights: start both with --init-from CHECKPOINT. Exit code 0
+    when all that can be equal is, within tolerance; 1 when not.
     """
     from hvdtrain.compare import compare_pair
     from hvdtrain.curves import draw_comparisons
@@ -47,7 +48,8 @@ def print_comparisons(pairs: Sequence[Pair]) -> None:
     table = Table("runs", "rows", "loss", "grad norm", "weights", "worst tensor", "verdict")
     for pair in pairs:
         result = pair.comparison
-        verdict = "same" if result.is_same else "cannot be equal" if pair.excuses else "DIFFERENT"
+        different = "OTHER START" if result.began_apart else "DIFFERENT"
+        verdict = "same" if result.is_same else "cannot be equal" if pair.excuses else different
         table.add_row(
             _names(result),
             str(result.num_rows),

@@ -421,7 +421,7 @@ def test_weights_of_different_places_are_not_compared(tmp_path):
     a, b = make_run(tmp_path / "a", rows_until(2), {"w": [1.0]}), make_run(tmp_path / "b", rows_until(4), {"w": [9.0]})
     pair = compare_pair(a, b, rtol=1e-5)
     assert (pair.is_fault, pair.comparison.weights_seen) == (False, None)
-    assert pair.remarks[1].startswith("weights were not compared, for no checkpoint of both is of the same place")
+    assert pair.remarks[1].startswith("weights were not compared, for the runs have no checkpoint at the same step")
 
 
 def test_a_damaged_common_checkpoint_is_passed_over(tmp_path):
@@ -438,3 +438,4 @@ def test_runs_that_began_from_different_weights_say_so(tmp_path, other, is_told)
     b = make_run(tmp_path / "b", rows_until(2), {"w": [1.0]}, began_from=other)
     remarks = compare_pair(a, b, rtol=1e-5).remarks
     assert [text.partition(";")[0] for text in remarks] == ["the runs began from different weights"] * is_told
+    assert compare_pair(a, b, rtol=1e-5).comparison.began_apart == is_told

@@ -16,7 +16,14 @@ from hvdtrain.config import TrainConfig
 from hvdtrain.errors import CheckpointError, ConfigError
 from hvdtrain.plan import make_plan
 from hvdtrain.portable import PortableState
-from hvdtrain.resume import Found, ResumeRequest, require_same_run, resume_request, settings_to_continue
+from hvdtrain.resume import (
+    Found,
+    ResumeRequest,
+    require_same_run,
+    resume_request,
+    settings_to_continue,
+    warn_of_fewer_steps,
+)
 from tests.unit.made_runs import array
 from tests.unit.numpy_trainer import make_samples, trainer_of
 from tests.unit.resuming import RESUME, kill_at, newest, noisy_samples, resumed, rows_without_clock, stream_of
@@ -108,10 +115,10 @@ def test_find_of_a_path_takes_it_and_not_the_newest(stopped):
     assert ResumeRequest(path=path).find(CHECKPOINTS).path == path
 
 
-def test_find_of_a_damaged_path_raises_and_takes_no_other(stopped):
+def test_find_of_a_missing_path_raises_and_takes_no_other(stopped):
     path = CHECKPOINTS / "step-00000002"
     shutil.rmtree(path)
-    with pytest.raises(CheckpointError, match=r"^load: run/checkpoints/step-00000002/manifest\.json cannot be read: "):
+    with pytest.raises(CheckpointError, match=r"must exist, got run/checkpoints/step-00000002\. Check the path\.$"):
         ResumeRequest(path=path).find(CHECKPOINTS)
 
 
@@ -334,3 +341,15 @@ def test_plateau_is_not_continued_with_evaluations_at_other_epochs():
 def test_a_setting_that_an_older_version_did_not_know_had_its_default():
     older = {name: value for name, value in MANIFEST["config"].items() if name not in ("nesterov", "precision")}
     require_same_run({**MANIFEST, "config": older}, BEGAN, PLAN, DATA, RESUME)
+
+
+@pytest.mark.parametrize(("epochs", "is_told"), [(1, True), (2, False), (3, False)])
+def test_a_run_that_is_to_end_earlier_than_it_was_to_says_so(caplog, epochs, is_told):
+    began = make_plan(TrainConfig(epochs=2, global_batch_size=4), num_samples=10, size=1)
+    now = make_plan(TrainConfig(epochs=epochs, global_batch_size=4), num_samples=10, size=1)
+    warn_of_fewer_steps({"plan": {"total_steps": began.total_steps}}, now)
+    told = (
+        "resume: the run was to make 6 steps and ends after 3 now; a checkpoint keeps no length, give --epochs or "
+        "--max-steps again"
+    )
+    assert caplog.messages == [told] * is_told
