@@ -93,7 +93,9 @@ def test_compare_with_a_tolerance_below_rounding_exits_1(digits):
 
 # ---------------------------------------------------------------- a formula that is wrong
 def faults(finished: Finished) -> list[str]:
-    return [line for line in finished.stdout.splitlines() if "first out of tolerance" in line]
+    """Return the sentences that name a first fault, each on one line where the command has folded it."""
+    unfolded = finished.stdout.replace("\n  ", " ")
+    return [line for line in unfolded.splitlines() if "first out of tolerance" in line]
 
 
 def test_parity_with_the_momentum_of_keras_exits_1_and_names_the_first_step(native):
