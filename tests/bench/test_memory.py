@@ -8,8 +8,8 @@ from tests.bench.peers import Case, memory_of
 from tests.harness import require
 from tests.parallel.commands import FRAMEWORKS
 
-#: Of the loop for one process. The update that XLA compiles in TensorFlow is what is above a tenth: it holds the
-#: new values of all weights and moments beside the old ones.
+#: Of the loop for one process. TensorFlow is above a tenth: the sums lie beside a rank's own gradients, and compiling
+#: the update takes memory. Its limit guards what was reached.
 MOST = {"torch": 1.10, "tensorflow": 1.25}
 #: Horovod sums in a buffer of its own (HOROVOD_FUSION_THRESHOLD).
 FUSION_BYTES = 64 << 20

@@ -48,6 +48,7 @@ def is_right(ratios):
     return abs(step - 1) <= STEP and abs(memory - 1) <= MEMORY
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 @pytest.mark.parametrize("name", JOBS)
 def test_plan_foretells_what_bench_measures_on_two_ranks(name, framework, tmp_path, capsys):
