@@ -33,7 +33,8 @@ def replica_lines(outlook: Outlook, rows: Sequence[Row]) -> list[str]:
 def _network(outlook: Outlook) -> str:
     network = outlook.network
     assert network is not None
-    speed = f"{8e-9 * network.bandwidth:.3g} Gbit/s, {1e6 * network.latency_s:,.0f} us a message"
+    latency_us = round(1e6 * network.latency_s)
+    speed = f"{8e-9 * network.bandwidth:.3g} Gbit/s, {f'{latency_us:,}' if latency_us else 'below 1'} us a message"
     return f"{speed} ({'measured with Horovod, two ranks of this machine' if network.is_measured else 'given'})"
 
 

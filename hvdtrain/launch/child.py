@@ -167,7 +167,7 @@ class _SignalRelay:
             self._process.send_signal(_passed_on(number, len(self._received)))
         if len(self._received) == 1 and not self._is_quiet:
             name = signal.Signals(number).name
-            line = f"launch: {name}: training ranks finish their step and save; a second ends all\n"
+            line = f"launch: {name}: training ranks finish their step and save, others end; a second ends all\n"
             self._heard.screen.write(2, line.encode())
 
 

@@ -85,10 +85,9 @@ def comparison_table(runs: Sequence[RunData]) -> str:
     for line in _compared(runs):
         values = [line.value_of(run) for run in runs]
         known = {value for value in values if value is not None}
-        best = (
-            (min if line.is_low_better else max)(known) if line.is_low_better is not None and len(known) > 1 else None
-        )
         told = ["n/a" if value is None else line.shown(value) for value in values]
+        differ = len({line.shown(value) for value in known}) > 1  # to a reader; rounding makes no run the best
+        best = (min if line.is_low_better else max)(known) if line.is_low_better is not None and differ else None
         if known:
             rows.append(_row(line.name, told, [best is not None and value == best for value in values]))
     return _side_by_side("Results", runs, rows)

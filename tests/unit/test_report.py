@@ -133,6 +133,11 @@ def test_ledger_that_is_not_exact_is_said(tmp_path):
     assert "every sample used once" not in words
 
 
+def test_no_run_is_the_best_where_the_numbers_shown_are_equal(tmp_path):
+    folders = [make(tmp_path / name, samples_per_s=value) for name, value in (("a", 1234.1), ("b", 1234.2))]
+    assert "samples/s 1.23k 1.23k" in Page(report_of(*folders)).words
+
+
 def test_several_runs_stand_side_by_side(tmp_path):
     folders = [
         make(tmp_path / "a"),

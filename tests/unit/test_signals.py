@@ -281,5 +281,5 @@ def test_stop_through_the_launcher_names_the_signal_that_the_launcher_got_once(n
         f"hvdtrain: error: fit: stopped by {name} after step {step}, which is saved. Continue with --resume."
     ]
     assert lines[0].startswith("launch: starts 2 ranks: python job.py 0.3; ")
-    assert f"launch: {name}: training ranks finish their step and save; a second ends all" in lines
+    assert f"launch: {name}: training ranks finish their step and save, others end; a second ends all" in lines
     assert finished.returncode == 128 + number
