@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hvdtrain.cli.complete import frameworks, job_files
-from hvdtrain.cli.sizes import parse_sizes
+from hvdtrain.cli.jobs import Framework, JobFile, QuietRuns, Sizes, parse_sizes
 from hvdtrain.cli.train import load_passing_on
 
 if TYPE_CHECKING:
@@ -21,14 +20,9 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def bench(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
-    sizes: Annotated[str, typer.Option("-np", "--num-ranks", help="Numbers of ranks, such as 1,2,4.")] = "1,2",
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework", autocompletion=frameworks, help="torch or tensorflow; the job's only one if left out."
-        ),
-    ] = None,
+    job: JobFile,
+    sizes: Sizes = "1,2",
+    framework: Framework = None,
     weak: Annotated[bool, typer.Option("--weak/--strong", help="Let the global batch grow with the ranks.")] = True,
     global_batch_size: Annotated[
         int | None, typer.Option("--global-batch-size", help="Samples per update on the fewest ranks.", min=1)
@@ -37,7 +31,7 @@ def bench(
     warm_up: Annotated[int, typer.Option("--warm-up", help="Steps before them.", min=1)] = 5,
     repeats: Annotated[int, typer.Option("--repeats", help="Runs of each size, interleaved.", min=1)] = 3,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for bench.json and bench.png.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell which run is going on.")] = False,
+    quiet: QuietRuns = False,
 ) -> None:
     """Time a job on several numbers of ranks of this machine, and say what to change first.
 
@@ -71,7 +65,7 @@ def _print(scales: Sequence[Scale]) -> None:
     from rich.table import Table
 
     from hvdtrain.bench import efficiency
-    from hvdtrain.cli.screen import show
+    from hvdtrain.cli.screen import say, show
     from hvdtrain.wording import counted, rate, size
 
     table = Table("ranks", "global batch", "ms per step", "samples per s", "efficiency", "memory of a rank")
@@ -92,4 +86,4 @@ def _print(scales: Sequence[Scale]) -> None:
     parts.add_row("floor of communication", *(f"{s.floor_ms:.2f} ms" if s.size > 1 else "" for s in scales))
     show(table, parts)
     for scale in scales:
-        typer.echo(f"{counted(scale.size, 'rank')}: {scale.advice()}")
+        say(f"{counted(scale.size, 'rank')}: {scale.advice()}")

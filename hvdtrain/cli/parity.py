@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hvdtrain.cli.complete import frameworks as framework_names
-from hvdtrain.cli.complete import job_files
+from hvdtrain.cli.jobs import JobFile, QuietRuns
 from hvdtrain.cli.train import load_passing_on
 from hvdtrain.errors import ConfigError
 
@@ -18,7 +18,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def parity(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
+    job: JobFile,
     num_ranks: Annotated[int, typer.Option("-np", "--num-ranks", help="Ranks of the larger runs.", min=1)] = 2,
     framework: Annotated[
         str | None,
@@ -29,7 +29,7 @@ def parity(
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", help="New folder for all runs; runs/<job>-parity if left out.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell which run is going on.")] = False,
+    quiet: QuietRuns = False,
 ) -> None:
     """Train a job from one initialisation in both frameworks, on 1 and N ranks, and compare in pairs.
 

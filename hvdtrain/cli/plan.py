@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hvdtrain.cli.complete import frameworks, job_files
-from hvdtrain.cli.sizes import parse_sizes
+from hvdtrain.cli.jobs import Framework, JobFile, QuietRuns, Sizes, parse_sizes
 from hvdtrain.cli.train import load_passing_on, settings_passing_on
 
 if TYPE_CHECKING:
@@ -25,14 +24,9 @@ _OF_A_RUN = ("run_dir", "init_from", "resume", "resume_from", "trace")
 
 def plan(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
-    sizes: Annotated[str, typer.Option("-np", "--num-ranks", help="Numbers of ranks, such as 1,2,4.")] = "1,2",
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework", autocompletion=frameworks, help="torch or tensorflow; the job's only one if left out."
-        ),
-    ] = None,
+    job: JobFile,
+    sizes: Sizes = "1,2",
+    framework: Framework = None,
     bandwidth: Annotated[
         str | None, typer.Option("--bandwidth", help="Between ranks, such as 25Gbit; measured here if left out.")
     ] = None,
@@ -46,7 +40,7 @@ def plan(
     steps: Annotated[int, typer.Option("--steps", help="Steps of a dry run that count, at least.", min=3)] = 20,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="Draw a PNG here.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell which run is going on.")] = False,
+    quiet: QuietRuns = False,
 ) -> None:
     """Tell what a job will take on several numbers of ranks: memory, time of a step, learning rates.
 
@@ -77,9 +71,7 @@ def plan(
 
 
 def _show(title: str, outlook: Outlook, rows: Sequence[Row]) -> None:
-    import textwrap
-
-    from hvdtrain.cli.screen import show
+    from hvdtrain.cli.screen import say, show
     from hvdtrain.forecast.text import advice_table, replica_lines, scale_table, verdict_lines
     from hvdtrain.wording import counted
 
@@ -88,7 +80,7 @@ def _show(title: str, outlook: Outlook, rows: Sequence[Row]) -> None:
     typer.echo("\n".join(replica_lines(outlook, rows)))
     show(scale_table(rows), advice_table(outlook, rows))
     for line in verdict_lines(outlook, rows):
-        typer.echo(textwrap.fill(line, 100, subsequent_indent="  "))
+        say(line)
 
 
 def _write(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hvdtrain.cli.complete import among, folders, frameworks, job_files
+from hvdtrain.cli.complete import among, folders
+from hvdtrain.cli.jobs import Framework, JobFile
 from hvdtrain.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -58,13 +59,8 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 
 def _train(
     context: typer.Context,
-    job: Annotated[Path, typer.Argument(autocompletion=job_files, help="The job file.")],
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--framework", autocompletion=frameworks, help="torch or tensorflow; the job's only one if left out."
-        ),
-    ] = None,
+    job: JobFile,
+    framework: Framework = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(

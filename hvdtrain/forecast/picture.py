@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hvdtrain.bench_picture import draw_throughput
 from hvdtrain.forecast.outlook import Outlook, Row
 
 
@@ -17,14 +18,7 @@ def draw_plan(outlook: Outlook, rows: Sequence[Row], path: Path) -> None:
     throughput, parts, memory = figure.subplots(1, 3)
     sizes = [row.setup.num_ranks for row in rows]
     names = [str(size) for size in sizes]
-    first = rows[0].samples_per_s / sizes[0]
-    throughput.plot(sizes, [row.samples_per_s for row in rows], "o-", label="expected")
-    throughput.plot(sizes, [first * size for size in sizes], ":", color="black", label="perfect")
-    throughput.set_xlabel("ranks")
-    throughput.set_ylabel("samples per second")
-    throughput.set_xticks(sizes)
-    throughput.set_ylim(bottom=0)
-    throughput.legend()
+    draw_throughput(throughput, sizes, [row.samples_per_s for row in rows], "expected")
     compute, sent = [1e3 * row.compute for row in rows], [1e3 * row.exposed for row in rows]
     parts.bar(names, compute, hatch="//", edgecolor="white", label="compute")
     parts.bar(names, sent, bottom=compute, hatch="xx", edgecolor="white", label="communication")

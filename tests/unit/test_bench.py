@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.bench import BenchRequest, Scale, as_json, efficiency, run_bench
-from hvdtrain.cli.sizes import parse_sizes
+from hvdtrain.cli.jobs import parse_sizes
 from hvdtrain.errors import ConfigError
 
 SPLIT = {
