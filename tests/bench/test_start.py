@@ -16,9 +16,9 @@ from tests.harness.mpi import mpirun_command
 from tests.parallel.commands import FRAMEWORKS, require_success
 
 REPEATS = 3
-#: Of the bare import and ``hvd.init()`` under mpirun. Wanted is 1.5 on a quiet machine; on a loaded one the processes
-#: that come before the ranks weigh more, and this guards against seconds, not against tenths.
-MOST = 2.5
+#: Of the bare import and ``hvd.init()`` under mpirun. Ours waits for more processes, so other work on the machine makes
+#: the ratio larger: the least of some attempts is judged.
+MOST, ATTEMPTS = 1.5, 3
 LIMIT_S = 120
 BARE = "import horovod.{0} as hvd, {0}; hvd.init(); print('READY', flush=True)"
 
@@ -45,15 +45,22 @@ def ours(framework: str, run_dir: Path) -> float:
     return seconds_until("  run folder ", words)
 
 
+def ratio_of(framework: str, folder: Path) -> float:
+    """Return the median time of ours over that of the bare import, launched in turn."""
+    bare = mpirun_command(2, "python", "-c", BARE.format(framework))
+    times = [(ours(framework, folder / str(i)), seconds_until("READY", bare)) for i in range(REPEATS)]
+    return statistics.median(t for t, _ in times) / statistics.median(t for _, t in times)
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_first_step_comes_soon_after_the_bare_import(framework, tmp_path):
     require(framework)
-    bare = mpirun_command(2, "python", "-c", BARE.format(framework))
-    times = [(ours(framework, tmp_path / str(i)), seconds_until("READY", bare)) for i in range(REPEATS)]
-    ratio = statistics.median(t for t, _ in times) / statistics.median(t for _, t in times)
-    print(f"{framework}: {ratio:.2f}, seconds of ours and bare: {times}")
-    assert ratio < MOST
+    ratios = []
+    while len(ratios) < ATTEMPTS and not (ratios and min(ratios) < MOST):
+        ratios.append(ratio_of(framework, tmp_path / str(len(ratios))))
+    print(f"{framework}: {ratios}")
+    assert min(ratios) < MOST, ratios
 
 
 def test_a_run_that_compiles_nothing_does_not_import_the_compiler(tmp_path):
