@@ -5,15 +5,16 @@ The main thread moves it; the thread of :mod:`hvdtrain.watchdog` reads it, also 
 
 from __future__ import annotations
 
-import sys
+import faulthandler
+import re
 import sysconfig
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Phase = Literal[
     "import", "start", "data", "forward and backward", "reduce", "update", "callback", "evaluate", "save", "stop"
@@ -25,6 +26,11 @@ _LIBRARIES = ("<frozen", *(sysconfig.get_path(name) for name in ("stdlib", "plat
 
 #: Begin the names of threads that read samples while the main thread waits for them.
 _LOADERS = ("hvdtrain-prefetch", "hvdtrain-data")
+
+#: The lines of a dump: a thread, then its frames, in which what is not ASCII is escaped.
+_THREAD = re.compile(r"(?:Thread|Current thread) 0x(?P<ident>[0-9a-f]+) ")
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})|\\u([0-9a-f]{4})")
 
 
 class Position:
@@ -74,30 +80,54 @@ def find_line(phase: Phase) -> CodeLine:
 
     While the main thread waits for data, that is a line of the thread that reads the samples.
     """
-    main = _line_of(threading.main_thread())
+    stacks = _stacks()
+    main = _line_of(stacks, threading.main_thread())
     if phase == "data" and not main.is_users:
         loaders = [thread for thread in threading.enumerate() if thread.name.startswith(_LOADERS)]
-        return next((line for line in map(_line_of, loaders) if line.is_users), main)
+        lines = (_line_of(stacks, thread) for thread in loaders)
+        return next((line for line in lines if line.is_users), main)
     return main
 
 
-def _line_of(thread: threading.Thread) -> CodeLine:
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+def _line_of(stacks: Mapping[int, Sequence[_Frame]], thread: threading.Thread) -> CodeLine:
     is_waiting = False
-    for frame in _frames(thread):
-        file, function = frame.f_code.co_filename, frame.f_code.co_name
+    for file, line, function in stacks.get(thread.ident or 0, ()):
         is_own = file.startswith(_PACKAGE)
         if file == _CONTROL_PLANE or (file.endswith("/mpi_ops.py") and function != "<module>"):
             is_waiting = True
         elif is_own or not file.startswith(_LIBRARIES):
             # Files of this package are told with their folder: several have a trainer.py.
             name = str(Path(file).relative_to(Path(_PACKAGE).parent)) if is_own else Path(file).name
-            return CodeLine(f"{name}:{frame.f_lineno} in {function}", is_waiting, not is_own)
+            return CodeLine(f"{name}:{line} in {function}", is_waiting, not is_own)
     return CodeLine("outside Python", is_waiting, is_users=False)
 
 
-def _frames(thread: threading.Thread) -> Iterator[FrameType]:
-    """Yield what the thread is executing, innermost first."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def _stacks() -> dict[int, list[_Frame]]:
+    """Return what each thread is executing, innermost first, by the thread's identifier.
+
+    Read from a dump of :mod:`faulthandler`, which makes no object. The frame objects of ``sys._current_frames`` are
+    made one by one on the way out, each of which may give the interpreter to the thread that is looked at; it then
+    returns from the very frame, whose memory is read all the same.
+    """
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        text = file.read().decode("ascii", errors="replace")
+    stacks: dict[int, list[_Frame]] = {}
+    stack: list[_Frame] = []
+    for line in text.splitlines():
+        if thread := _THREAD.match(line):
+            stack = stacks.setdefault(int(thread["ident"], 16), [])
+        elif frame := _FRAME.match(line):
+            stack.append(_Frame(_unescaped(frame["file"]), int(frame["line"]), _unescaped(frame["function"])))
+    return stacks
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), name)

@@ -50,8 +50,9 @@ def test_compiled_loss_makes_the_update_of_the_plain_one_without_compiling_for_e
     plain, compiled = (
         toy.fit(ROWS * 2, global_batch_size=13, compile=compile, **settings) for compile in (False, True)
     )
-    # Shares of 4 or 3 samples, then of 2 on three ranks and 1 on the last, for which PyTorch compiles apart.
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (2 if toy.rank == 3 else 1)
+    # Shares of 4 or 3 samples, then of 2 on three ranks and 1 on the last, for which PyTorch compiles apart; and
+    # what is compiled first to see that there is a compiler.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1 + (2 if toy.rank == 3 else 1)
     assert compiled.weights.keys() == plain.weights.keys()
     assert compiled.slots.keys() == plain.slots.keys()
     assert moved(compiled, plain) < 1e-6

@@ -111,7 +111,7 @@ def test_case_17_folder_of_another_rank_alone_is_not_seen_and_both_start_fresh(t
         run = toy.fit(SAMPLES, run_dir=folder, resume=RESUME, global_batch_size=2, callbacks=[begin])
     assert toy.communicator.all_gather(begin.step) == [0, 0]
     told = toy.communicator.broadcast(f"resume: no checkpoint in {folder / 'checkpoints'}, starting fresh")
-    assert toy.communicator.all_gather(logged(caplog, "INFO")) == [[told], []]
+    assert toy.communicator.all_gather(logged(caplog, "WARNING")) == [[told], []]
     assert run.w == close(weight_of_one_process(SAMPLES, 2))
     require_whole(folder, [6] if toy.rank == 0 else [4])
 
