@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from hvdtrain.forecast.line import Line
 from hvdtrain.model_size import ModelSize
+from hvdtrain.settings import FOR_HOROVOD_ON_CPU
 
-#: Horovod's HOROVOD_FUSION_THRESHOLD where nobody sets it.
-_FUSION_BYTES = 64 * 2**20
+_FUSION = "HOROVOD_FUSION_THRESHOLD"
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ def reduction_bytes(framework: str, num_ranks: int, sent: int, environ: Mapping[
         framework: PyTorch takes sums into the gradients' own memory, TensorFlow into new one.
         num_ranks: Of the run.
         sent: Bytes of the gradients as they are sent.
-        environ: Horovod's fusion buffer holds them up to ``HOROVOD_FUSION_THRESHOLD``.
+        environ: Horovod's fusion buffer holds as many bytes as ``HOROVOD_FUSION_THRESHOLD`` tells, at most.
     """
     if num_ranks == 1:
         return 0
-    told = environ.get("HOROVOD_FUSION_THRESHOLD", "")
-    buffer = min(sent, int(told) if told.isdigit() else _FUSION_BYTES)
+    told = environ.get(_FUSION, "")
+    buffer = min(sent, int(told if told.isdigit() else FOR_HOROVOD_ON_CPU[_FUSION]))
     return buffer + (sent if framework == "tensorflow" else 0)
 
 

@@ -26,7 +26,7 @@ from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
-from hvdtrain.settings import FOR_HOROVOD, settle
+from hvdtrain.settings import FOR_HOROVOD, FOR_HOROVOD_ON_CPU, settle
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes
 from hvdtrain.tensorflow_adapter import state as portable_state
 from hvdtrain.tensorflow_adapter.broadcast import broadcast_variables
@@ -45,7 +45,7 @@ class TensorFlowTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
-        settle(FOR_HOROVOD)
+        settle({**FOR_HOROVOD, **({} if hvd.nccl_built() else FOR_HOROVOD_ON_CPU)})
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ) or int(os.environ["OMP_NUM_THREADS"])

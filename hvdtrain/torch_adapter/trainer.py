@@ -20,7 +20,7 @@ from hvdtrain.errors import AdapterError, ConfigError
 from hvdtrain.hooks import Signature
 from hvdtrain.metrics import require_elements, require_own_elements
 from hvdtrain.portable import PortableState, require_same_trained
-from hvdtrain.settings import FOR_HOROVOD, FOR_TORCH, settle
+from hvdtrain.settings import FOR_HOROVOD, FOR_HOROVOD_ON_CPU, FOR_TORCH, settle
 from hvdtrain.step import STEP_FIELDS, StepResult, StepVotes, clip_factor
 from hvdtrain.threads import require_same_size, threads_per_rank
 from hvdtrain.torch_adapter import state as portable_state
@@ -38,7 +38,7 @@ class TorchTrainer(Trainer):
 
     def start(self) -> None:
         """After this call Horovod runs, the device of ``local_rank`` and the threads per rank are set."""
-        settle({**FOR_HOROVOD, **FOR_TORCH})
+        settle({**FOR_HOROVOD, **FOR_TORCH, **({} if hvd.nccl_built() else FOR_HOROVOD_ON_CPU)})
         hvd.init()
         require_same_size(hvd.rank(), hvd.size(), self.topology)
         threads = threads_per_rank(self.topology, os.environ)

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdtrain.settings import FOR_HOROVOD, FOR_HOROVOD_ON_CPU, FOR_MPI, FOR_PROCESS, FOR_TORCH
+
 PROJECT = Path(__file__).parents[2]
 CONTENDERS = "tests.bench.contenders"
 BIN = Path(sys.executable).parent
@@ -72,9 +74,9 @@ def alone(case: Case, name: str) -> str:
 
 
 def by_hand(case: Case, name: str) -> str:
-    """Start with the settings that hvdtrain makes by itself."""
+    """Start with every setting that hvdtrain makes by itself."""
     words = ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "2", "--bind-to", "none"]
-    ours = {"OMPI_MCA_mpi_yield_when_idle": "1", "HOROVOD_DISABLE_GROUP_FUSION": "1"}
+    ours = {**FOR_MPI, **FOR_HOROVOD, **FOR_HOROVOD_ON_CPU, **FOR_TORCH, **FOR_PROCESS}
     return run([*words, sys.executable, "-m", module(case, name), *case.options()], **ours)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hvdtrain.settings import FOR_HOROVOD_ON_CPU
 from tests.bench.peers import Case, memory_of
 from tests.harness import require
 from tests.parallel.commands import FRAMEWORKS
@@ -11,8 +12,8 @@ from tests.parallel.commands import FRAMEWORKS
 #: Of the loop for one process. TensorFlow is above a tenth: the sums lie beside a rank's own gradients, and compiling
 #: the update takes memory. Its limit guards what was reached.
 MOST = {"torch": 1.10, "tensorflow": 1.25}
-#: Horovod sums in a buffer of its own (HOROVOD_FUSION_THRESHOLD).
-FUSION_BYTES = 64 << 20
+#: Horovod sums small gradients in a buffer of its own.
+FUSION_BYTES = int(FOR_HOROVOD_ON_CPU["HOROVOD_FUSION_THRESHOLD"])
 #: Weights and the two moments of AdamW in the ``small`` GPT of 3.3 M parameters, which the root copies to save them.
 STAGED_BYTES = 3 * 4 * 3_300_000
 

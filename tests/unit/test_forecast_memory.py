@@ -19,7 +19,7 @@ def test_parts_add_up_to_what_was_measured():
     ("framework", "num_ranks", "sent", "threshold", "num_bytes"),
     [
         ("torch", 2, 400, "", 400),
-        ("torch", 2, 10**9, "", 64 * 2**20),
+        ("torch", 2, 10**9, "", 512 * 2**10),
         ("torch", 2, 400, "100", 100),
         ("torch", 2, 400, "nonsense", 400),
         ("torch", 1, 400, "", 0),  # one rank sums nothing

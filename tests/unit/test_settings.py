@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdtrain.settings import FOR_HOROVOD, FOR_MPI, FOR_PROCESS, FOR_TORCH, settle
+from hvdtrain.settings import FOR_HOROVOD, FOR_HOROVOD_ON_CPU, FOR_MPI, FOR_PROCESS, FOR_TORCH, settle
 from tests.harness.requirements import require
 
 
@@ -20,7 +20,7 @@ def test_settle_leaves_what_the_user_has_set(monkeypatch):
 
 
 def test_no_variable_stands_in_two_lists():
-    names = [name for part in (FOR_MPI, FOR_HOROVOD, FOR_TORCH, FOR_PROCESS) for name in part]
+    names = [name for part in (FOR_MPI, FOR_HOROVOD, FOR_HOROVOD_ON_CPU, FOR_TORCH, FOR_PROCESS) for name in part]
     assert len(names) == len(set(names))
 
 
