@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.harness.company import group_of, turn
+from tests.harness.company import group_of, place_of, turn
 from tests.harness.requirements import REQUIRE, require
 
 TESTS = Path(__file__).parent
@@ -57,13 +57,17 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give tests that share what is costly to make to one process of pytest-xdist."""
+    """Give tests that share what is costly to make to one process of pytest-xdist, and the long ones first."""
     # Its own mark for groups, in 3.8, is written where pytest 9.2 does not look for it: every test was a group.
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            self.workqueue.move_to_end(min(self.workqueue, key=place_of), last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log)
 

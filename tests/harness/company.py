@@ -21,6 +21,27 @@ BY_FRAMEWORK = (
     "parallel/test_launchers.py",
     "parallel/test_save_speed.py",
 )
+#: Beginnings of what starts before all else, in this order: what runs alone, while there is nobody to wait for, and
+#: what takes long, so that no process is left with it at the end. Eight ranks, of two tests of four, would be too many.
+FIRST = (
+    "parallel/test_save_speed.py",
+    "parallel/test_cases_resume.py::test_resume_cases_have_their_values[tensorflow-2]",
+    "parallel/test_precision.py::test_precision_has_its_values_on_four_ranks[tensorflow]",
+    "parallel/test_invariance.py",
+    "parallel/test_precision.py",
+    "parallel/test_accumulation.py",
+    "parallel/test_cases.py",
+    "parallel/test_watchdog.py",
+    "parity/test_ranks.py tensorflow",
+    "parity/test_command.py",
+    "parity/test_peers.py",
+    "parity/test_ranks.py",
+    "parity/test_moving.py",
+    "unit/test_harness.py",
+    "unit/test_launch_",
+    "unit/test_conftest.py",
+    "unit/test_signals.py",
+)
 
 
 def group_of(test: str) -> str:
@@ -33,6 +54,11 @@ def group_of(test: str) -> str:
     for start in filter(name.startswith, BY_FRAMEWORK):
         return f"{start} {'tensorflow' if 'tensorflow' in name.partition('[')[2] else 'torch'}"
     return name.partition("::")[0] if name.startswith(BY_FILE) else name
+
+
+def place_of(group: str) -> int:
+    """Return how early a group of tests starts, 0 for the first; groups of one place keep their order."""
+    return next((place for place, start in enumerate(FIRST) if group.startswith(start)), len(FIRST))
 
 
 def in_company(limit_s: float) -> float:

@@ -143,6 +143,14 @@ def test_tests_of_one_group_run_in_one_process(project, file, num_processes):
     assert len(set(ran_in)) == num_processes
 
 
+def test_what_is_long_starts_first_however_few_its_tests(project):
+    files = {"parallel/test_launchers.py": SAYS, "parallel/test_watchdog.py": "def test_x():\n    print('long')\n"}
+    finished = run_pytest(project, files, "-n", "1", "-vv", "tests")
+    ran = [line for line in finished.stdout.splitlines() if "PASSED" in line]
+    assert len(ran) == 7, finished.output
+    assert "test_watchdog.py" in ran[0]
+
+
 RANKED = {
     "parallel/ranked/test_r.py": "def test_r():\n    pass\n",
     "parallel/test_d.py": "def test_d():\n    pass\n",
