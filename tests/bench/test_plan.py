@@ -20,6 +20,8 @@ JOBS = {
     "digits": ["examples/digits.py"],
     "shakespeare": ["examples/shakespeare.py", "--size", "tiny"],
 }
+#: That are measured: twice as many as a plan tries, at least, and a second or more of them.
+STEPS = {"digits": 100, "shakespeare": 40}
 
 
 def hvdtrain(*words):
@@ -28,17 +30,17 @@ def hvdtrain(*words):
     return finished
 
 
-def planned(job, framework, folder):
-    hvdtrain("plan", *job, "--framework", framework, "-np", "2", "--json", str(folder / "plan.json"))
+def planned(name, framework, folder):
+    hvdtrain("plan", *JOBS[name], "--framework", framework, "-np", "2", "--json", str(folder / "plan.json"))
     told = json.loads((folder / "plan.json").read_text())
     assert told["network"]["is_measured"]
     (row,) = told["rows"]
     return row["step_s"], row["memory"]
 
 
-def measured(job, framework, folder):
-    steps = ("--warm-up", "5", "--steps", "100", "--repeats", "1")
-    hvdtrain("bench", *job, "--framework", framework, "-np", "2", "--strong", *steps, "--out", str(folder))
+def measured(name, framework, folder):
+    steps = ("--warm-up", "5", "--steps", str(STEPS[name]), "--repeats", "1")
+    hvdtrain("bench", *JOBS[name], "--framework", framework, "-np", "2", "--strong", *steps, "--out", str(folder))
     (scale,) = json.loads((folder / "bench.json").read_text())["scales"]
     return scale["median_ms"] / 1e3, scale["memory_bytes"]
 
@@ -56,7 +58,7 @@ def test_plan_foretells_what_bench_measures_on_two_ranks(name, framework, tmp_pa
     before = {path.name for path in PROJECT.iterdir()}
     ratios = []
     while len(ratios) < ATTEMPTS and not (ratios and is_right(ratios)):
-        (told, memory), (took, held) = (ask(JOBS[name], framework, tmp_path) for ask in (planned, measured))
+        (told, memory), (took, held) = (ask(name, framework, tmp_path) for ask in (planned, measured))
         ratios.append((told / took, memory / held))
     with capsys.disabled():
         print(f"\n{name} in {framework}, planned over measured: step, memory {ratios}")
