@@ -8,7 +8,7 @@
 # Settings, all from the environment:
 #   HVDTRAIN_FRAMEWORKS, HVDTRAIN_VENV   as in docker/install.sh
 #   HVDTRAIN_REQUIRE                     what must be there instead of being skipped (default: the frameworks)
-#   HVDTRAIN_TEST_WORKERS                how many tests run beside each other (default: 2; 0: none)
+#   HVDTRAIN_TEST_WORKERS                how many tests run beside each other (default: 2, or 3 where they wait more; 0: none)
 #   HVDTRAIN_FULL=1                      the long form of what is shortened here, such as every way to resume each kill
 set -uo pipefail
 
@@ -18,6 +18,7 @@ export HVDTRAIN_REQUIRE=${HVDTRAIN_REQUIRE-$FRAMEWORKS}
 BIN=${HVDTRAIN_VENV:-.venv}/bin
 # Most of what a ring takes is waiting: for launchers, for ranks to end, for time limits.
 BESIDE=(-n "${HVDTRAIN_TEST_WORKERS:-2}")
+BESIDE_MORE=(-n "${HVDTRAIN_TEST_WORKERS:-3}")
 FOLDERS=(parallel examples)
 for name in parity faults cluster bench; do # rings that may come later
     [ -d "tests/$name" ] && FOLDERS+=("$name")
@@ -96,8 +97,11 @@ if is_chosen contract; then
     done
 fi
 for name in "${FOLDERS[@]}"; do
-    how=("${BESIDE[@]}")
-    [ "$name" != cluster ] || how=() # its tests share one engine and its hosts
+    case $name in
+        cluster) how=() ;; # its tests share one engine and its hosts
+        parallel | parity) how=("${BESIDE_MORE[@]}") ;;
+        *) how=("${BESIDE[@]}") ;;
+    esac
     is_chosen "$name" && pytest_stage "$name" "tests/$name" ${how[@]+"${how[@]}"}
 done
 
