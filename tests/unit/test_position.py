@@ -32,8 +32,8 @@ def test_the_line_is_the_innermost_of_the_users_code_and_not_of_a_library():
 def test_a_name_that_is_not_ascii_is_told_as_it_is_written():
     found = []
     names = {"thread": threading.Thread(target=lambda: found.append(find_line("callback")))}
-    exec(compile("def Prüfung():\n    thread.start()\n    thread.join()\nPrüfung()", "/jobs/käse→.py", "exec"), names)  # noqa: S102
-    assert found[0].text == "käse→.py:3 in Prüfung"
+    exec(compile("def Prüfung(): thread.start(); thread.join()\nPrüfung()", "/jobs/käse→.py", "exec"), names)  # noqa: S102
+    assert found[0].text == "käse→.py:1 in Prüfung"
 
 
 def test_while_data_are_awaited_the_line_is_the_readers():
